@@ -50,17 +50,15 @@ impl Outcomes {
 
     /// Waits for what a sender has to wait for.
     pub(crate) async fn finish(&self, sending: Sending, host: &Arc<Host>) -> Outcome {
-        match sending? {
-            (Sent::Pending(number), _) => {
-                host.arm_for_engine();
-                self.outcome(number).await
-            }
-            (_, Pause::Yield) => {
-                tokio::task::yield_now().await;
-                Ok(())
-            }
-            (_, Pause::None | Pause::Flush) => Ok(()),
+        if let Some(outcome) = Self::at_once(&sending) {
+            return outcome;
         }
+        if let (Sent::Pending(number), _) = sending? {
+            host.arm_for_engine();
+            return self.outcome(number).await;
+        }
+        tokio::task::yield_now().await;
+        Ok(())
     }
 
     /// Waits for one.

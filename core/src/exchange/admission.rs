@@ -75,6 +75,11 @@ impl Admission {
         self.rewritten.as_ref()
     }
 
+    /// Whether nothing of it is for the handlers: all that it has is about requests that they do not know.
+    pub fn is_for_nobody(&self) -> bool {
+        self.rewritten.as_ref().is_some_and(Bytes::is_empty)
+    }
+
     /// The messages that hold for the rest of the session, as the client wrote them.
     pub fn lasting(&self) -> impl Iterator<Item = (&Envelope, &Bytes)> {
         self.envelopes().iter().filter(|envelope| envelope.lasting().is_some()).zip(&self.lasting)

@@ -16,7 +16,7 @@ use tailrope_core::protocol::{Dialect, Refusal};
 
 use crate::pages::Pages;
 use crate::service::SESSION_ID;
-use crate::service::source::{Source, joined};
+use crate::service::source::Source;
 use crate::service::unwritten::{TooLong, Unwritten};
 
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -191,11 +191,7 @@ pub(crate) async fn connection(mut pages: Pages, session_id: &str) -> Response<R
     let engine::Poll { head, chunks, end, .. } = pages.next().await;
     // The first page has it.
     let head = head.unwrap_or(AnswerHead::EMPTY);
-    let patience = pages.patience();
-    if end.is_some() && patience.is_none() {
-        return answer(&head, session_id, ResponseBody::whole(joined(chunks)));
-    }
-    let unwritten = patience.map(|patience| Box::new(Unwritten::new(patience)));
+    let unwritten = pages.patience().map(|patience| Box::new(Unwritten::new(patience)));
     let source = Source::new(chunks, end.is_none().then_some(pages));
     answer(&head, session_id, ResponseBody(Kind::Stream(Box::new(Events { source, unwritten }))))
 }

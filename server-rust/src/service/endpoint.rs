@@ -71,16 +71,11 @@ where
     Ok(bytes.into())
 }
 
-/// Whether nothing of a message is for the handlers.
-fn is_for_nobody(admission: &Admission) -> bool {
-    admission.rewritten().is_some_and(Bytes::is_empty)
-}
-
 /// Whether the handlers get a message of the request.
 fn needs_room(admission: &Admission) -> bool {
     match admission.action() {
         Action::Call => true,
-        Action::Message => !is_for_nobody(admission),
+        Action::Message => !admission.is_for_nobody(),
         Action::Listen | Action::Resume | Action::Delete => false,
     }
 }
@@ -168,11 +163,11 @@ impl<A: Application> Endpoint<A> {
 
     fn next<'a>(self: &'a Arc<Self>, id: &'a str, parts: Parts, body: Bytes) -> Result<Next<'a, A::Session>, Refusal> {
         let headers = Headers::of(&parts.headers);
-        if let Some(served) = self.of_modern_revision(&parts, &headers, &body) {
-            let served = served?;
-            return Ok(Next::Later(Box::pin(async move { Ok(served.await) })));
-        }
         if id.is_empty() && parts.method == Method::POST {
+            if let Some(served) = self.of_modern_revision(&parts, &headers, &body) {
+                let served = served?;
+                return Ok(Next::Later(Box::pin(async move { Ok(served.await) })));
+            }
             return Ok(Next::Later(Box::pin(self.open(parts, body))));
         }
         let Some(handlers) = self.table.here(id) else {
@@ -186,15 +181,14 @@ impl<A: Application> Endpoint<A> {
         Ok(Next::Reply(handlers, reply))
     }
 
-    /// The answer to a request of a revision that cannot resume.
+    /// The answer to a POST without a session, where it is of a revision that cannot resume.
     fn of_modern_revision(
         &self,
         parts: &Parts,
         headers: &Headers<'_>,
         body: &Bytes,
     ) -> Option<Result<service::Served, Refusal>> {
-        let is_asked = parts.method == Method::POST && headers.session_id.as_deref().unwrap_or_default().is_empty();
-        let requested = headers.protocol_version.as_deref().filter(|_| is_asked)?;
+        let requested = headers.protocol_version.as_deref()?;
         let is_modern = |revision: Revision| !revision.rules().resumable;
         if !Revision::parse(requested).is_some_and(is_modern) {
             return None;
@@ -320,7 +314,7 @@ impl<A: Application> Endpoint<A> {
         let open = || self.opened(|signal| session.open(admission, self.config.json_response, signal, 0));
         match admission.action() {
             Action::Delete => session.delete(),
-            Action::Message if is_for_nobody(admission) => session.received(admission),
+            Action::Message if admission.is_for_nobody() => session.received(admission),
             Action::Message => {
                 if !handlers.take(admission, read(parts)?) {
                     return Err(Dialect::NEUTRAL.wording.session_ended());

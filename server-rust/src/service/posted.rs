@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request};
@@ -52,7 +51,7 @@ fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, p
         return session.delete();
     }
     let relayed = posted.relayed();
-    if admission.rewritten().is_some_and(Bytes::is_empty) {
+    if admission.is_for_nobody() {
         // Nothing of it is for the handlers.
         session.received(&admission);
         return posted.done();

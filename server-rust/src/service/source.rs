@@ -98,8 +98,7 @@ fn bytes_of(chunks: &[Chunk]) -> usize {
     chunks.iter().map(|chunk| chunk.as_ref().len()).sum()
 }
 
-/// All of it, for one write.
-pub(super) fn joined(mut chunks: Vec<Chunk>) -> Bytes {
+fn joined(mut chunks: Vec<Chunk>) -> Bytes {
     if chunks.len() > 1 {
         let mut bytes = Vec::with_capacity(bytes_of(&chunks));
         chunks.iter().for_each(|chunk| bytes.extend_from_slice(chunk.as_ref()));

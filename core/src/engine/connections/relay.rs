@@ -255,8 +255,8 @@ impl Change<'_> {
 
     /// Answers a client that was sent nothing.
     fn refuse_relayed(&mut self, conn: ConnectionId, refusal: &Refusal) {
-        let gathers = |out: &Conn| out.gathers.is_some() && out.end().is_none();
-        if self.is_unanswered(conn) || self.state.conns.get(&conn).is_some_and(|conn| gathers(conn)) {
+        let gathers = self.state.conns.get(&conn).is_some_and(|out| out.gathers.is_some() && out.end().is_none());
+        if gathers || self.is_unanswered(conn) {
             self.refuse_gathering(conn, refusal);
         }
     }

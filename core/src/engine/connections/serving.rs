@@ -1,7 +1,7 @@
 //! What a connection is given while it is open, and how it goes.
 
 use crate::Ms;
-use crate::engine::connections::conn::{Conn, Phase};
+use crate::engine::connections::conn::Phase;
 use crate::engine::connections::{Chunk, Poll};
 use crate::engine::lines::log_later;
 use crate::engine::sessions::cell::Cell;
@@ -79,8 +79,11 @@ impl Change<'_> {
 
     /// Lets a connection that can take more have what is there.
     pub(crate) fn read_on(&mut self, id: ConnectionId) {
-        let reads = |conn: &Conn| conn.outbox.is_empty() && matches!(conn.phase, Phase::Reading(_));
-        while let Some(nonce) = self.state.conns.get(&id).filter(|conn| reads(conn)).map(|conn| conn.nonce) {
+        while let Some(conn) = self.state.conns.get(&id)
+            && conn.outbox.is_empty()
+            && matches!(conn.phase, Phase::Reading(_))
+        {
+            let nonce = conn.nonce;
             self.input(nonce, Input::Ready { conn: id });
             self.perform();
             let touched = self.effects.touched.len();
