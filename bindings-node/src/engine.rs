@@ -130,7 +130,7 @@ impl Engine {
     ) -> Result<Either<Admission, Refusal>> {
         let dialect = dialect(sdk_major)?;
         let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
-        let context = Context { session_id: "", json_response };
+        let context = Context { session_id: "", json_response, paced: false };
         let head = head.head();
         let body = body_bytes(&body);
         Ok(match admit_with_versions(&head, body, &context, dialect, &versions) {
@@ -198,7 +198,7 @@ impl Engine {
         let dialect = dialect(sdk_major)?;
         let principal = Asker::principal(head.asker.as_ref());
         let served: Vec<&str> = versions.iter().map(String::as_str).collect();
-        let context = Context { session_id: &id, json_response: false };
+        let context = Context { session_id: &id, json_response: false, paced: false };
         // A reader that is going to be refused takes the stream from nobody.
         let last_event_id = match admit_with_versions(&head.head(), b"", &context, dialect, &served) {
             Ok(Operation::Resume(last_event_id)) => Some(last_event_id),

@@ -103,7 +103,7 @@ impl Engine {
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs);
         let principal = headers.asker(user_json, named).principal();
-        let context = Context { session_id: id, json_response: false };
+        let context = Context { session_id: id, json_response: false, paced: false };
         // A reader that is going to be refused takes the stream from nobody.
         let last_event_id = match admit(&headers.head(method), b"", &context, dialect) {
             Ok(Operation::Resume(last_event_id)) => Some(last_event_id),

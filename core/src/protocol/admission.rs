@@ -35,6 +35,8 @@ pub struct Context<'a> {
     pub session_id: &'a str,
     /// Requests are answered with a JSON body, so nobody needs to accept an event stream for them.
     pub json_response: bool,
+    /// Calls may be paced: which tools they call, and with which progress tokens, is read.
+    pub paced: bool,
 }
 
 /// How `Accept` is read (W-011).
@@ -153,13 +155,10 @@ pub enum Operation {
 
 /// Examines a request. The body counts on POST only.
 pub fn admit(head: &Head<'_>, body: &[u8], context: &Context<'_>, dialect: &Dialect) -> Result<Operation, Refusal> {
-    match dialect.supported_versions {
-        Some(supported) => {
-            let versions: Vec<&str> = supported.iter().map(|revision| revision.as_str()).collect();
-            admit_any(head, body, context, dialect, Some(&versions))
-        }
-        None => admit_any(head, body, context, dialect, None),
-    }
+    admit_any(head, body, context, dialect, || match dialect.supported_versions {
+        Some(supported) => check_version(head, dialect, supported.iter().map(|revision| revision.as_str())),
+        None => Ok(()),
+    })
 }
 
 /// As [`admit`], for a host that names the values of the version header that it serves (W-094).
@@ -170,7 +169,7 @@ pub fn admit_with_versions(
     dialect: &Dialect,
     versions: &[&str],
 ) -> Result<Operation, Refusal> {
-    admit_any(head, body, context, dialect, Some(versions))
+    admit_any(head, body, context, dialect, || check_version(head, dialect, versions.iter().copied()))
 }
 
 fn admit_any(
@@ -178,11 +177,11 @@ fn admit_any(
     body: &[u8],
     context: &Context<'_>,
     dialect: &Dialect,
-    versions: Option<&[&str]>,
+    check_version: impl FnOnce() -> Result<(), Refusal>,
 ) -> Result<Operation, Refusal> {
     let check_session = || {
         check_session(head, context, dialect)?;
-        check_version(head, dialect, versions)
+        check_version()
     };
     match head.method {
         "POST" => admit_post(head, body, context, dialect, check_session),
@@ -213,7 +212,7 @@ fn admit_post(
     }
 
     let max_batch = if dialect.batches { MAX_BATCH } else { usize::MAX };
-    let form = Form { max_batch, is_exact: dialect.exact_members };
+    let form = Form { max_batch, is_exact: dialect.exact_members, paced: context.paced };
     let body = jsonrpc::read_as(body, form).map_err(|error| wording.malformed(&error))?;
     check_messages(&body, context, dialect)?;
 
@@ -286,13 +285,16 @@ fn check_session(head: &Head<'_>, context: &Context<'_>, dialect: &Dialect) -> R
     }
 }
 
-fn check_version(head: &Head<'_>, dialect: &Dialect, versions: Option<&[&str]>) -> Result<(), Refusal> {
-    let (Some(versions), Some(version)) = (versions, head.protocol_version) else {
-        return Ok(());
-    };
-    if versions.contains(&version) {
+fn check_version<'a>(
+    head: &Head<'_>,
+    dialect: &Dialect,
+    versions: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), Refusal> {
+    let Some(version) = head.protocol_version else { return Ok(()) };
+    if versions.clone().any(|served| served == version) {
         return Ok(());
     }
+    let versions: Vec<&str> = versions.collect();
     Err(dialect.wording.unsupported_version(version, &versions.join(", ")))
 }
 
@@ -304,18 +306,18 @@ const MAX_BATCH: usize = 100;
 
 fn accepts(accept: Option<&str>, media_type: &str, rule: AcceptRule) -> bool {
     let accept = accept.unwrap_or("");
-    // As arrays: the search for a single character is made for texts that are longer.
-    let mut entries = accept.split([',']).map(str::trim);
     match rule {
         AcceptRule::Contained => accept.contains(media_type),
-        AcceptRule::Prefix => entries.any(|entry| entry.starts_with(media_type)),
+        AcceptRule::Prefix => accept.split(',').any(|entry| entry.trim().starts_with(media_type)),
+        // As bytes: a search for characters is made for texts that are longer.
         AcceptRule::Wildcards => {
-            let family = media_type.split(['/']).next().unwrap_or_default();
-            entries.any(|entry| {
-                let entry = entry.split([';']).next().unwrap_or_default().trim();
-                let any_of_family =
-                    |entry: &str| entry.strip_suffix("/*").is_some_and(|name| name.eq_ignore_ascii_case(family));
-                entry.eq_ignore_ascii_case(media_type) || entry == "*/*" || any_of_family(entry)
+            let before = |text: &[u8], end: u8| text.iter().position(|byte| *byte == end).unwrap_or(text.len());
+            let media_type = media_type.as_bytes();
+            let family = &media_type[..before(media_type, b'/')];
+            accept.as_bytes().split(|byte| *byte == b',').any(|entry| {
+                let name = entry[..before(entry, b';')].trim_ascii();
+                let is_of_family = || name.strip_suffix(b"/*").is_some_and(|name| name.eq_ignore_ascii_case(family));
+                name.eq_ignore_ascii_case(media_type) || name == b"*/*" || is_of_family()
             })
         }
     }

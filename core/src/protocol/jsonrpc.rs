@@ -222,11 +222,13 @@ pub struct Form {
     /// A message has the members of its kind and no other, absent where they do not apply, and
     /// `_meta` is an object. Otherwise what is unknown is skipped, and null is as good as absent.
     pub is_exact: bool,
+    /// Calls may be paced: their [tools](Fields::tool_name) and [tokens](Fields::progress_token) are read.
+    pub paced: bool,
 }
 
 /// Reads the envelopes of a body.
 pub fn read(body: &[u8]) -> Result<Body, EnvelopeError> {
-    read_as(body, Form { max_batch: usize::MAX, is_exact: false })
+    read_as(body, Form { max_batch: usize::MAX, is_exact: false, paced: true })
 }
 
 /// Reads the envelopes of a body as a reader of this form does.
@@ -325,7 +327,11 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
     if params.is_some_and(|raw| !raw.get().starts_with('{')) {
         return Err(EnvelopeError::Params);
     }
-    let is_read = kind == Kind::Request || method.as_deref() == Some(CANCELLED);
+    let is_read = match (kind, method.as_deref()) {
+        (Kind::Request, Some("initialize" | SUBSCRIBE | UNSUBSCRIBE)) => true,
+        (Kind::Request, _) => form.paced,
+        (_, method) => method == Some(CANCELLED),
+    };
     // They were read as JSON before, so they read again.
     let known = params.or(result).filter(|_| is_read || form.is_exact).and_then(|raw| params_of(raw).ok());
     if form.is_exact && known.as_ref().is_some_and(|known| !has_good_meta(kind, known)) {

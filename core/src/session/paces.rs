@@ -64,6 +64,11 @@ impl Paces {
         self.named.get(tool).or_else(|| begun().map(|(_, pace)| pace))
     }
 
+    /// Whether no tool has one.
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty() && self.begun.is_empty()
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Pace> {
         self.named.values().chain(self.begun.iter().map(|(_, pace)| pace))
@@ -71,7 +76,7 @@ impl Paces {
 
     /// The first pace that applies to a message of a call.
     pub fn of_call(&self, envelopes: &[Envelope]) -> Option<CallPace> {
-        if self.named.is_empty() && self.begun.is_empty() {
+        if self.is_empty() {
             return None;
         }
         let mut requests = envelopes.iter().filter(|envelope| envelope.kind == Kind::Request);

@@ -47,7 +47,7 @@ fn body(bytes: &[u8]) {
         leniently(value, &text);
     }
     for (max_batch, is_exact) in [(100, true), (2, false)] {
-        let form = Form { max_batch, is_exact };
+        let form = Form { max_batch, is_exact, paced: true };
         match (jsonrpc::read_as(bytes, form), &read) {
             (Ok(strict), Ok(read)) => {
                 assert!(strict.envelopes().len() <= max_batch);

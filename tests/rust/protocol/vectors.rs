@@ -516,7 +516,7 @@ fn admission() {
             last_event_id: given.last_event_id.as_deref(),
         };
         let session_id = if given.opened { "current" } else { "" };
-        let context = Context { session_id, json_response: given.json_response };
+        let context = Context { session_id, json_response: given.json_response, paced: true };
         let body = given.body.map_or_else(|| unhex(&given.body_hex.unwrap_or_default()), String::into_bytes);
         for name in given.dialects {
             let dialect = name.dialect();
@@ -547,7 +547,7 @@ fn a_dialect_with_batches_refuses_initialize_and_equal_ids_in_them() {
         session_id: Some("current"),
         ..Head::default()
     };
-    let context = Context { session_id: "current", json_response: false };
+    let context = Context { session_id: "current", json_response: false, paced: true };
     let ping = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
     let post = |body: String| admit(&head, body.as_bytes(), &context, &dialect);
 

@@ -15,7 +15,8 @@ impl Cell {
     /// Examines a request that may use the session.
     pub(crate) fn admit(&self, head: &Head<'_>, body: &[u8], terms: &Terms<'_>) -> Result<Admission, Refusal> {
         let session_id = terms.session_id.unwrap_or(&self.id);
-        let context = Context { session_id, json_response: terms.json_response };
+        let context =
+            Context { session_id, json_response: terms.json_response, paced: !self.shared.options.paces.is_empty() };
         let dialect = self.dialect;
         let operation = match terms.versions {
             Some(versions) => admission::admit_with_versions(head, body, &context, dialect, versions),
