@@ -25,10 +25,9 @@ pub fn write_message(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), pay
 
 /// The id and the payload of a frame that [`write_message`] wrote; none of any other.
 pub fn message_of(frame: &[u8]) -> Option<(&[u8], &[u8])> {
-    const DATA: &[u8] = b"\ndata: ";
     let fields = frame.strip_prefix(b"id: ")?.strip_suffix(b"\n\n")?;
-    let end = memchr::memmem::find(fields, DATA)?;
-    Some((&fields[..end], &fields[end + DATA.len()..]))
+    let (id, rest) = fields.split_at_checked(memchr::memchr(b'\n', fields)?)?;
+    Some((id, rest.strip_prefix(b"\ndata: ")?))
 }
 
 /// Appends an event without an id: it moves no cursor.

@@ -90,7 +90,10 @@ impl Session {
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
         let Some(heartbeat) = stream.heartbeat.as_mut().filter(|heartbeat| heartbeat.due <= now) else { return };
         heartbeat.due = now + heartbeat.every_ms;
-        if self.draining.is_some() || stream.machine.is_ending() || !stream.open.contains(&heartbeat.request) {
+        if self.draining.is_some()
+            || stream.machine.is_ending()
+            || !stream.requests.open().any(|id| *id == heartbeat.request)
+        {
             stream.heartbeat = None;
             return;
         }

@@ -8,6 +8,7 @@ mod handshake;
 mod heartbeat;
 mod idle;
 mod paces;
+mod requests;
 mod routing;
 mod streams;
 

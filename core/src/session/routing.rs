@@ -85,10 +85,12 @@ impl Session {
         let event_kind = match kind {
             OutgoingKind::Notification => EventKind::Progress,
             OutgoingKind::Request => EventKind::Question,
-            OutgoingKind::Response if stream.open.is_empty() => EventKind::Progress,
-            // The last response is the end, unless the end has to speak for other requests.
-            OutgoingKind::Response if stream.open.len() == 1 && stream.failed.is_empty() => EventKind::Terminal,
-            OutgoingKind::Response => EventKind::Answer,
+            OutgoingKind::Response => match stream.requests.open().count() {
+                0 => EventKind::Progress,
+                // The last response is the end, unless the end has to speak for other requests.
+                1 if !stream.requests.have_failed() => EventKind::Terminal,
+                _ => EventKind::Answer,
+            },
         };
         let position = stream.machine.published() + 1;
         if kind == OutgoingKind::Response {
@@ -102,8 +104,7 @@ impl Session {
             && let (Some(id), Some(stream)) = (id, self.streams.get_mut(&nonce))
             && !stream.machine.is_ending()
         {
-            stream.open.retain(|open| open != id);
-            stream.answered.push((token, id.clone()));
+            stream.requests.answer(id, token);
             self.in_flight.remove(id);
         }
         self.handle(now, nonce, Input::Publish(NewEvent { kind: event_kind, payload, token }), out)?;
@@ -146,10 +147,7 @@ impl Session {
         if let Some(heartbeat) = &mut stream.heartbeat {
             heartbeat.lost(seq);
         }
-        if kind.is_response()
-            && let Some((_, id)) = stream.answered.iter().find(|(answer, _)| *answer == token)
-        {
-            stream.failed.push((id.clone(), end));
+        if kind.is_response() && stream.requests.fail_answered(token, end) {
             self.end_failed(now, nonce, out);
         }
     }

@@ -1,10 +1,13 @@
 //! The streams of a session: opening, inputs, ends.
 
+use std::collections::hash_map::Entry;
+
 use bytes::Bytes;
 
 use super::ends::{SynthesizedEnd, ends_payload};
 use super::heartbeat::Heartbeat;
 use super::idle::awaited_until;
+use super::requests::Requests;
 use super::{CallPace, Session, Step};
 use crate::Ms;
 use crate::protocol::{IdEncoder, Origin, RequestId, Revision, StreamNonce};
@@ -23,12 +26,8 @@ pub struct Stream {
     pub chain: Chain,
     /// What the ids say about the stream.
     pub origin: Origin,
-    /// Requests without a response. The terminal is the last one's.
-    pub(super) open: Vec<RequestId>,
-    /// Requests whose response was published, by its token.
-    pub(super) answered: Vec<(u64, RequestId)>,
-    /// Requests that the stream's end has to speak for: they get no response any more.
-    pub(super) failed: Vec<(RequestId, SynthesizedEnd)>,
+    /// The terminal is the response of the last one that is open.
+    pub(super) requests: Requests,
     pub(super) heartbeat: Option<Heartbeat>,
     /// Until when its client is expected to come back, where it has no reader.
     awaited_until: Option<Ms>,
@@ -47,9 +46,8 @@ pub struct Call<'a> {
 
 impl Stream {
     fn new(nonce: StreamNonce, origin: Origin, machine: Machine, chain: Chain) -> Self {
-        let ids = IdEncoder::new(nonce, &origin);
-        let (open, answered, failed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { machine, ids, chain, origin, open, answered, failed, heartbeat: None, awaited_until: None }
+        let (ids, requests) = (IdEncoder::new(nonce, &origin), Requests::default());
+        Self { machine, ids, chain, origin, requests, heartbeat: None, awaited_until: None }
     }
 
     /// The end for a connection that was not sent the stream's own, when the log goes: it speaks for the
@@ -58,12 +56,9 @@ impl Stream {
         // Of several responses nobody knows here which were sent; the only one would have ended the connection.
         let is_only = self.has_one_response();
         let is_unsent = |token: u64| is_only || self.machine.waiting().any(|event| event.token == token);
-        let unsent = self.answered.iter().filter(|(token, _)| is_unsent(*token)).map(|(_, id)| (id.clone(), end));
-        let unsent: Vec<_> = unsent.collect();
-        if unsent.is_empty() {
-            return self.machine.tail().cloned();
-        }
-        Some(ends_payload(&[&self.failed[..], &unsent].concat()))
+        let ends = self.requests.ends_with(|token| is_unsent(token).then_some(end));
+        let nothing_is_unsent = ends.len() == self.requests.ends().len();
+        if nothing_is_unsent { self.machine.tail().cloned() } else { Some(ends_payload(&ends)) }
     }
 
     /// When something of it is due, which is [`Session::tick`]'s to do.
@@ -74,14 +69,12 @@ impl Stream {
 
     /// Whether all that the stream's requests get is one response.
     pub fn has_one_response(&self) -> bool {
-        self.answered.len() == 1 && self.open.is_empty() && self.failed.is_empty()
+        self.requests.is_only_answered()
     }
 
     /// What is kept with the log: the requests whose end it has not, even where that is on its way.
     pub fn about(&self) -> Bytes {
-        let answered = self.answered.iter().map(|(_, id)| id);
-        let others = answered.chain(self.failed.iter().map(|(id, _)| id));
-        let requests: Vec<RequestId> = self.open.iter().chain(others).cloned().collect();
+        let requests: Vec<RequestId> = self.requests.ids().cloned().collect();
         RequestId::encode_all(&requests).into()
     }
 }
@@ -173,7 +166,7 @@ impl Session {
             None => Machine::follow(rules, self.pacing, chain.tag(), Follow::default()),
         };
         let mut stream = Stream::new(nonce, origin, machine, chain);
-        stream.open = requests.to_vec();
+        stream.requests = Requests::new(requests);
         // Where there is no priming event the first heartbeat comes in the place of the comment: an id is worth more.
         let first_ms = (!rules.priming).then_some(self.pacing.first_comment_ms);
         stream.heartbeat = pace.as_ref().and_then(|pace| Heartbeat::new(now, pace, first_ms));
@@ -197,12 +190,17 @@ impl Session {
     /// As [`open_requests`](Self::open_requests).
     pub fn claim_requests(&mut self, nonce: StreamNonce, requests: &[RequestId]) -> Result<(), RequestId> {
         for (at, id) in requests.iter().enumerate() {
-            if self.in_flight.contains_key(id) || requests[..at].contains(id) {
-                return Err(id.clone());
+            match self.in_flight.entry(id.clone()) {
+                Entry::Vacant(place) => {
+                    place.insert(nonce);
+                }
+                Entry::Occupied(_) => {
+                    for claimed in &requests[..at] {
+                        self.in_flight.remove(claimed);
+                    }
+                    return Err(id.clone());
+                }
             }
-        }
-        for id in requests {
-            self.in_flight.insert(id.clone(), nonce);
         }
         Ok(())
     }
@@ -269,8 +267,7 @@ impl Session {
         let Some(nonce) = self.in_flight.get(id).copied() else { return false };
         let Some(stream) = self.streams.get_mut(&nonce) else { return false };
         self.in_flight.remove(id);
-        stream.open.retain(|open| open != id);
-        stream.failed.push((id.clone(), end));
+        stream.requests.fail(id, end);
         self.end_failed(now, nonce, out);
         true
     }
@@ -279,8 +276,8 @@ impl Session {
     /// batch are open they go on: the last end terminates the stream.
     pub(super) fn end_failed(&mut self, now: Ms, nonce: StreamNonce, out: &mut Vec<Step>) {
         let Some(stream) = self.streams.get(&nonce) else { return };
-        if stream.open.is_empty() && !stream.failed.is_empty() {
-            let payload = ends_payload(&stream.failed);
+        if stream.requests.open().next().is_none() && stream.requests.have_failed() {
+            let payload = ends_payload(&stream.requests.ends());
             let _ = self.handle(now, nonce, Input::Terminate { payload }, out);
         }
     }
@@ -288,10 +285,10 @@ impl Session {
     /// Ends every request of a stream that is open.
     pub fn end_stream(&mut self, now: Ms, nonce: StreamNonce, end: SynthesizedEnd, out: &mut Vec<Step>) {
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
-        for id in std::mem::take(&mut stream.open) {
-            self.in_flight.remove(&id);
-            stream.failed.push((id, end));
+        for id in stream.requests.open() {
+            self.in_flight.remove(id);
         }
+        stream.requests.fail_open(end);
         self.end_failed(now, nonce, out);
     }
 
@@ -305,8 +302,9 @@ impl Session {
 
     /// Ends every request in flight.
     fn end_requests(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Vec<Step>) {
+        let is_unfinished = |stream: &Stream| stream.requests.open().next().is_some();
         let unfinished: Vec<StreamNonce> =
-            self.streams.iter().filter(|(_, stream)| !stream.open.is_empty()).map(|(nonce, _)| *nonce).collect();
+            self.streams.iter().filter(|(_, stream)| is_unfinished(stream)).map(|(nonce, _)| *nonce).collect();
         for nonce in unfinished {
             self.end_stream(now, nonce, end, out);
         }

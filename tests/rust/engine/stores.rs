@@ -318,7 +318,7 @@ fn i13_a_session_that_ends_with_a_response_on_its_way_answers_its_client() {
     let error = |number: i64| json!({"error": -32603, "id": number});
     let answered = bench.read(&one);
     assert_eq!((answered.frames(), answered.end.is_some()), (vec![json!({"tombstone": error(1)})], true));
-    assert_eq!(bench.read(&batch).frames(), [json!({"tombstone": [error(3), error(2)]})]);
+    assert_eq!(bench.read(&batch).frames(), [json!({"tombstone": [error(2), error(3)]})]);
     assert_eq!(bench.read(&stored).frames(), [json!({"event": 1, "is": {"result": 4}})], "it is stored");
     assert!(session.take_outcomes().iter().all(|(_, outcome)| outcome.is_ok()), "I9: never out of a response");
     store.answer_all();
