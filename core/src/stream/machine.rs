@@ -111,11 +111,11 @@ pub struct Machine {
     kept_paced: KeptPaced,
     /// Last position that the store confirmed.
     durable: Seq,
-    /// Events that the store was asked to hold.
-    appending: Vec<NewEvent>,
-    /// Events that wait behind them.
+    /// Events that the store has not confirmed, in order.
     queue: VecDeque<NewEvent>,
-    /// Bytes of all these.
+    /// So many of them, from the first on, it was asked to hold.
+    asked: usize,
+    /// Bytes of the payloads in the queue.
     unconfirmed_bytes: usize,
     /// After a failed batch its events are appended one by one, so that one bad event harms no other.
     singly: usize,
@@ -155,8 +155,8 @@ impl Machine {
             paced: Paced::default(),
             kept_paced: KeptPaced::Stored,
             durable: 0,
-            appending: Vec::new(),
             queue: VecDeque::new(),
+            asked: 0,
             unconfirmed_bytes: 0,
             singly: 0,
             ending: Ending::Open,
@@ -262,7 +262,7 @@ impl Machine {
 
     /// Events that were published and are not confirmed.
     pub fn unconfirmed(&self) -> usize {
-        self.appending.len() + self.queue.len()
+        self.queue.len()
     }
 
     /// Bytes of the payloads of these.
@@ -272,7 +272,7 @@ impl Machine {
 
     /// The events that the store has not confirmed, in order.
     pub fn waiting(&self) -> impl Iterator<Item = &NewEvent> {
-        self.appending.iter().chain(&self.queue)
+        self.queue.iter()
     }
 
     /// When [`Input::Tick`] is due, if ever.

@@ -32,7 +32,7 @@ impl Machine {
             return;
         }
         let most = if self.singly > 0 { 1 } else { self.pacing.max_batch };
-        self.appending.extend(self.queue.drain(..most.min(self.queue.len())));
+        self.asked = most.min(self.queue.len());
         self.append(out);
     }
 
@@ -49,7 +49,8 @@ impl Machine {
         if paced.is_some() {
             self.kept_paced = KeptPaced::Asked;
         }
-        out.push(Output::Append { first: self.durable + 1, events: self.appending.clone(), paced });
+        let events = self.queue.range(..self.asked).cloned().collect();
+        out.push(Output::Append { first: self.durable + 1, events, paced });
     }
 
     pub(super) fn appended(&mut self, out: &mut dyn Outputs) {
@@ -62,9 +63,10 @@ impl Machine {
         {
             wake(parked, out);
         }
-        self.durable += self.appending.len() as Seq;
+        let stored = std::mem::take(&mut self.asked);
+        self.durable += stored as Seq;
         self.singly = self.singly.saturating_sub(1);
-        for event in self.appending.drain(..) {
+        for event in self.queue.drain(..stored) {
             self.unconfirmed_bytes -= event.payload.len();
             if event.token != 0 {
                 out.push(Output::Stored { token: event.token });
@@ -81,13 +83,14 @@ impl Machine {
         if self.kept_paced == KeptPaced::Asked {
             self.kept_paced = KeptPaced::Waiting;
         }
-        if self.appending.len() > 1 {
-            self.singly = self.appending.len();
-            while let Some(event) = self.appending.pop() {
-                self.queue.push_front(event);
+        match std::mem::take(&mut self.asked) {
+            0 => {}
+            1 => {
+                if let Some(event) = self.queue.pop_front() {
+                    self.lose(&event, out);
+                }
             }
-        } else if let Some(event) = self.appending.pop() {
-            self.lose(&event, out);
+            several => self.singly = several,
         }
         self.pump(out);
         if !self.is_created && !self.is_writing {
@@ -133,8 +136,8 @@ impl Machine {
         if self.finished {
             return;
         }
-        let untaken: Vec<NewEvent> = self.appending.drain(..).chain(self.queue.drain(..)).collect();
-        untaken.iter().for_each(|event| self.lose(event, out));
+        self.asked = 0;
+        std::mem::take(&mut self.queue).iter().for_each(|event| self.lose(event, out));
         self.ending = tail.map_or(Ending::Answered, Ending::Synthesized);
         self.finished = true;
         self.is_writing = false;
@@ -150,8 +153,7 @@ impl Machine {
             EventKind::Terminal => self.ending = Ending::Open,
             EventKind::Answer if matches!(self.ending, Ending::Synthesized(_)) => self.ending = Ending::Open,
             EventKind::Answer => {
-                let last = self.queue.back_mut().or_else(|| self.appending.last_mut());
-                if let Some(last) = last.filter(|last| last.kind == EventKind::Terminal) {
+                if let Some(last) = self.queue.back_mut().filter(|last| last.kind == EventKind::Terminal) {
                     last.kind = EventKind::Answer;
                     self.ending = Ending::Open;
                 }
