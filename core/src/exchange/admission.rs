@@ -1,5 +1,7 @@
 //! A request that may enter its session, and what it asks of it.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::protocol::{Body, Envelope, Head, Incarnation, Incoming, Kind, Operation, RequestId, Revision};
@@ -134,9 +136,14 @@ impl Admission {
     }
 
     /// The ids of the requests of a POST.
-    pub fn requests(&self) -> Vec<RequestId> {
-        let requests = self.envelopes().iter().filter(|envelope| envelope.kind == Kind::Request);
-        requests.filter_map(|envelope| envelope.id.clone()).collect()
+    pub fn requests(&self) -> Cow<'_, [RequestId]> {
+        match self.envelopes() {
+            [only] if only.kind == Kind::Request => only.id.as_slice().into(),
+            envelopes => {
+                let requests = envelopes.iter().filter(|envelope| envelope.kind == Kind::Request);
+                requests.filter_map(|envelope| envelope.id.clone()).collect()
+            }
+        }
     }
 
     /// Whether it answers requests of the server.

@@ -130,7 +130,10 @@ impl Cell {
         self: &Arc<Self>,
         make: impl FnOnce(&mut Change<'_>) -> Result<ConnectionId, Refusal>,
     ) -> Result<Connection, Refusal> {
-        let conn = self.change_or(Err(self.dialect.wording.closing()), |change| {
+        if self.is_forked() {
+            return Err(self.dialect.wording.closing());
+        }
+        let conn = self.change(|change| {
             change.check_open()?;
             make(change)
         })?;

@@ -91,7 +91,7 @@ impl SessionHandle {
                 // It is here by now.
                 return Err(refusal);
             }
-            let requests = admission.requests();
+            let requests = admission.requests().into_owned();
             let what = match admission.action() {
                 Action::Call => What::Call,
                 Action::Delete => What::Delete,

@@ -141,7 +141,7 @@ impl SessionHandle {
         if let Some(revision) = revision.filter(|_| initialize.is_none()) {
             self.assume_revision(revision);
         }
-        let opened = match (admission.action(), admission.requests().as_slice()) {
+        let opened = match (admission.action(), &*admission.requests()) {
             (Action::Listen, _) => self.listen(wake, key),
             (Action::Call, requests) if json_response => self.call_json(requests, initialize, wake, key),
             (Action::Call, requests) => {
