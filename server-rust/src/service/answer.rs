@@ -16,8 +16,8 @@ use tailrope_core::protocol::{Dialect, Refusal};
 
 use crate::pages::Pages;
 use crate::service::SESSION_ID;
-use crate::service::source::Source;
 use crate::service::unwritten::{TooLong, Unwritten};
+use crate::source::Source;
 
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -57,11 +57,11 @@ struct Events {
 impl Events {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Stalled>>> {
         let Self { source, unwritten } = self;
-        let Some(counted) = unwritten else { return source.poll(cx).map(|bytes| bytes.map(Ok)) };
+        let Some(counted) = unwritten else { return source.poll_bytes(cx).map(|bytes| bytes.map(Ok)) };
         loop {
             match ready!(counted.poll_part(cx)) {
                 Ok(Some(part)) => return Poll::Ready(Some(Ok(part))),
-                Ok(None) => match ready!(source.poll(cx)) {
+                Ok(None) => match ready!(source.poll_bytes(cx)) {
                     Some(bytes) => counted.push(bytes),
                     None if counted.is_taken() => return Poll::Ready(None),
                     None => return Poll::Pending,
@@ -140,7 +140,7 @@ impl Body for ResponseBody {
     }
 }
 
-fn answer(head: &AnswerHead, session_id: &str, body: ResponseBody) -> Response<ResponseBody> {
+fn answer(head: &AnswerHead, session_id: Option<&HeaderValue>, body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
@@ -153,10 +153,8 @@ fn answer(head: &AnswerHead, session_id: &str, body: ResponseBody) -> Response<R
         // Proxies that buffer would hold events back (W-030).
         headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     }
-    if let Some(id) = Some(session_id).filter(|id| head.names_session && !id.is_empty())
-        && let Ok(id) = HeaderValue::from_str(id)
-    {
-        headers.insert(SESSION_ID, id);
+    if let Some(id) = session_id.filter(|id| head.names_session && !id.is_empty()) {
+        headers.insert(SESSION_ID, id.clone());
     }
     if let Some(retry_after_s) = head.retry_after_s() {
         headers.insert(RETRY_AFTER, retry_after_s.into());
@@ -165,12 +163,16 @@ fn answer(head: &AnswerHead, session_id: &str, body: ResponseBody) -> Response<R
 }
 
 /// The answer to a request that opens no connection.
-pub(crate) fn empty(head: &AnswerHead, session_id: &str) -> Response<ResponseBody> {
+pub(crate) fn empty(head: &AnswerHead, session_id: Option<&HeaderValue>) -> Response<ResponseBody> {
     answer(head, session_id, ResponseBody(Kind::Whole(None)))
 }
 
 /// The answer to a request that is not taken.
-pub(crate) fn refused(refusal: &Refusal, dialect: &Dialect, session_id: &str) -> Response<ResponseBody> {
+pub(crate) fn refused(
+    refusal: &Refusal,
+    dialect: &Dialect,
+    session_id: Option<&HeaderValue>,
+) -> Response<ResponseBody> {
     let head = AnswerHead::refused(refusal, dialect);
     let mut response = answer(&head, session_id, ResponseBody::whole(refusal.body(dialect)));
     response.headers_mut().insert(CONTENT_TYPE, JSON);
@@ -181,13 +183,13 @@ pub(crate) fn refused(refusal: &Refusal, dialect: &Dialect, session_id: &str) ->
 }
 
 /// The answer to a call. Lets the handler begin first: what it sends at once goes with the first event, into the log and to the client.
-pub(crate) async fn call(pages: Pages, session_id: &str) -> Response<ResponseBody> {
+pub(crate) async fn call(pages: Pages, session_id: Option<&HeaderValue>) -> Response<ResponseBody> {
     tokio::task::yield_now().await;
     connection(pages, session_id).await
 }
 
 /// The answer that a connection carries. Waits for its first bytes, so that the head leaves with them.
-pub(crate) async fn connection(mut pages: Pages, session_id: &str) -> Response<ResponseBody> {
+pub(crate) async fn connection(mut pages: Pages, session_id: Option<&HeaderValue>) -> Response<ResponseBody> {
     let engine::Poll { head, chunks, end, .. } = pages.next().await;
     // The first page has it.
     let head = head.unwrap_or(AnswerHead::EMPTY);

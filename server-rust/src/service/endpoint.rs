@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
-use http::header::{HOST, ORIGIN};
+use http::header::{HOST, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, Request, Response};
@@ -81,9 +81,9 @@ fn needs_room(admission: &Admission) -> bool {
 }
 
 /// How a request is answered, when its body is there.
-enum Next<'a, S> {
+enum Next<'a> {
     /// By its session, whose handlers have been given its message.
-    Reply(Arc<S>, Reply),
+    Reply(Reply),
     /// After something else. Boxed, as it is rare and large: the future of every request would keep room for it.
     Later(Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send + 'a>>),
 }
@@ -97,7 +97,7 @@ enum Reply {
 }
 
 impl Reply {
-    async fn answer(self, session_id: &str) -> Answer {
+    async fn answer(self, session_id: Option<&HeaderValue>) -> Answer {
         match self {
             Self::Empty(head) => answer::empty(&head, session_id),
             Self::Call(pages) => answer::call(pages, session_id).await,
@@ -119,17 +119,18 @@ impl<A: Application> Endpoint<A> {
         B::Error: Display,
     {
         let (parts, body) = request.into_parts();
-        let id = parts.headers.get(SESSION_ID).map(text).unwrap_or_default().into_owned();
+        let session_id = parts.headers.get(SESSION_ID).cloned();
+        let id = session_id.as_ref().map(text).unwrap_or_default();
         let next = match self.body(&parts, body).await {
             Ok(body) => self.next(&id, parts, body),
             Err(refusal) => Err(refusal),
         };
         let answer = match next {
-            Ok(Next::Reply(handlers, reply)) => Ok(reply.answer(handlers.session().id()).await),
+            Ok(Next::Reply(reply)) => Ok(reply.answer(session_id.as_ref()).await),
             Ok(Next::Later(answer)) => answer.await,
             Err(refusal) => Err(refusal),
         };
-        Ok(answer.unwrap_or_else(|refusal| answer::refused(&refusal, &Dialect::NEUTRAL, &id)))
+        Ok(answer.unwrap_or_else(|refusal| answer::refused(&refusal, &Dialect::NEUTRAL, session_id.as_ref())))
     }
 
     /// Checks `Host` and `Origin`, and reads the body.
@@ -161,7 +162,7 @@ impl<A: Application> Endpoint<A> {
         Allowed { hosts: &[], origins: &origins }.check(None, Some(&origin)).map_err(refusal)
     }
 
-    fn next<'a>(self: &'a Arc<Self>, id: &'a str, parts: Parts, body: Bytes) -> Result<Next<'a, A::Session>, Refusal> {
+    fn next<'a>(self: &'a Arc<Self>, id: &'a str, parts: Parts, body: Bytes) -> Result<Next<'a>, Refusal> {
         let headers = Headers::of(&parts.headers);
         if id.is_empty() && parts.method == Method::POST {
             if let Some(served) = self.of_modern_revision(&parts, &headers, &body) {
@@ -178,7 +179,7 @@ impl<A: Application> Endpoint<A> {
             return Ok(Next::Later(Box::pin(self.wait(handlers, admission, parts, body))));
         }
         let reply = self.reply(&*handlers, &admission, parts, &body)?;
-        Ok(Next::Reply(handlers, reply))
+        Ok(Next::Reply(reply))
     }
 
     /// The answer to a POST without a session, where it is of a revision that cannot resume.
@@ -242,7 +243,7 @@ impl<A: Application> Endpoint<A> {
             session.accept_posted();
         }
         handlers.call(message);
-        Ok(answer::call(pages, id).await)
+        Ok(answer::call(pages, HeaderValue::from_str(id).ok().as_ref()).await)
     }
 
     /// What names the server that this request is for.
@@ -294,8 +295,9 @@ impl<A: Application> Endpoint<A> {
         if needs_room(&admission) {
             handlers.room().await;
         }
+        let session_id = parts.headers.get(SESSION_ID).cloned();
         let reply = self.reply(&*handlers, &admission, parts, &body)?;
-        Ok(reply.answer(handlers.session().id()).await)
+        Ok(reply.answer(session_id.as_ref()).await)
     }
 
     /// What is answered, after the handlers were given what they are to have.
@@ -378,7 +380,7 @@ impl<A: Application> Endpoint<A> {
             })
         });
         match opened {
-            Ok(pages) => Ok(answer::connection(pages, id).await),
+            Ok(pages) => Ok(answer::connection(pages, parts.headers.get(SESSION_ID)).await),
             Err(refusal) => {
                 session.let_go();
                 Err(refusal)
