@@ -15,6 +15,7 @@ mod rmcp;
 mod sender;
 mod service;
 mod signal;
+mod source;
 mod table;
 
 pub use self::close::{Close, Drain};

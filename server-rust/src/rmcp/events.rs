@@ -8,43 +8,46 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use rmcp::transport::streamable_http_server::session::ServerSseMessage;
-use tailrope_core::engine::{self, Chunk};
+use tailrope_core::engine::Chunk;
 use tailrope_core::protocol::{Decoder, Item, Refusal, jsonrpc, sse};
 
 use crate::pages::Pages;
+use crate::rmcp::lean;
 use crate::rmcp::messages::opaque;
+use crate::source::Source;
 
 /// Reads a log as rmcp takes events. Comments are rmcp's own, so the engine's are left out, and so is the word of a gap.
 pub(crate) struct EventStream {
-    pages: Pages,
+    source: Source,
     decoder: Decoder,
     retry: Option<Duration>,
     ready: VecDeque<ServerSseMessage>,
-    has_ended: bool,
 }
 
 impl EventStream {
     pub(crate) fn new(pages: Pages) -> Self {
-        Self { pages, decoder: Decoder::new(usize::MAX), retry: None, ready: VecDeque::new(), has_ended: false }
+        Self::of(Source::new(Vec::new(), Some(pages)))
+    }
+
+    fn of(source: Source) -> Self {
+        Self { source, decoder: Decoder::new(usize::MAX), retry: None, ready: VecDeque::new() }
     }
 
     /// Waits for the first page.
     ///
     /// # Errors
     /// It is no answer but a refusal.
-    pub(crate) async fn begun(mut self) -> Result<Self, Refusal> {
-        let page = self.pages.next().await;
+    pub(crate) async fn begun(mut pages: Pages) -> Result<Self, Refusal> {
+        let page = pages.next().await;
         if let Some(head) = page.head.filter(|head| head.is_refusal) {
             let why = "the process that has the session did not take the request";
             return Err(Refusal::new(head.status, jsonrpc::INTERNAL_ERROR, why));
         }
-        self.take(&page);
-        Ok(self)
+        Ok(Self::of(Source::new(page.chunks, page.end.is_none().then_some(pages))))
     }
 
-    fn take(&mut self, page: &engine::Poll) {
-        self.has_ended = page.end.is_some();
-        for chunk in &page.chunks {
+    fn take(&mut self, chunks: &[Chunk]) {
+        for chunk in chunks {
             let stored = if let Chunk::Shared(frame) = chunk { stored(frame) } else { None };
             if let Some((id, data)) = stored {
                 self.push(Some(id.to_owned()), data);
@@ -77,7 +80,8 @@ impl EventStream {
         let mut event = ServerSseMessage::default();
         (event.event_id, event.retry) = (id, self.retry.take());
         // A cursor alone has no message.
-        event.message = Some(data).filter(|data| !data.is_empty()).and_then(opaque).map(Arc::new);
+        let message = Some(data).filter(|data| !data.is_empty());
+        event.message = message.and_then(|json| lean::read_progress(json).or_else(|| opaque(json))).map(Arc::new);
         self.ready.push_back(event);
     }
 }
@@ -92,9 +96,9 @@ impl Stream for EventStream {
     type Item = ServerSseMessage;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ServerSseMessage>> {
-        while self.ready.is_empty() && !self.has_ended {
-            let page = ready!(self.pages.poll(cx));
-            self.take(&page);
+        while self.ready.is_empty() {
+            let Some(chunks) = ready!(self.source.poll(cx)) else { return Poll::Ready(None) };
+            self.take(&chunks);
         }
         Poll::Ready(self.ready.pop_front())
     }

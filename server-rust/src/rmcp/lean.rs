@@ -1,15 +1,19 @@
-//! The two messages that come most often, between rmcp's types and ours. In rmcp's own way they take several times as long: it tries
-//! one kind of message after the other, and makes a tree of each notification.
+//! The messages that come most often, calls of tools and progress, between rmcp's types and ours. In rmcp's own way they take several
+//! times as long: it tries one kind of message after the other, and makes a tree of each notification.
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage,
-    JsonRpcNotification, MetaObject, NotificationMetaObject, ProgressNotificationParam, ServerJsonRpcMessage,
-    ServerNotification,
+    JsonRpcNotification, MetaObject, NotificationMetaObject, ProgressNotification, ProgressNotificationParam,
+    ProgressToken, ServerJsonRpcMessage, ServerNotification,
 };
-use serde::Serialize;
-use tailrope_core::protocol::{Envelope, Fields, Kind};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tailrope_core::protocol::{Envelope, Fields, Kind, RequestId};
 
 use super::ids::{request_id, rmcp_id};
+
+/// Bytes to make room for before a message is written. Most take less.
+pub(crate) const JSON_ROOM: usize = 256;
 
 /// Reads the call of a tool. None where it is anything else, or wrong: rmcp says what.
 pub(crate) fn call(envelope: &Envelope, body: &[u8]) -> Option<ClientJsonRpcMessage> {
@@ -45,20 +49,51 @@ pub(crate) fn envelope(message: &ClientJsonRpcMessage) -> Option<Envelope> {
     Some(Envelope { kind: Kind::Request, method, id, range: 0..0, params: 0..0, fields })
 }
 
+/// What progress begins with, before its parameters.
+const PROGRESS: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":"#;
+
 /// The JSON of progress. None where it is anything else.
-pub(crate) fn progress(message: &ServerJsonRpcMessage) -> Option<Vec<u8>> {
-    #[derive(Serialize)]
-    struct Wire<'a> {
-        jsonrpc: &'static str,
-        method: &'static str,
-        params: &'a ProgressNotificationParam,
-    }
+pub(crate) fn write_progress(message: &ServerJsonRpcMessage) -> Option<Vec<u8>> {
     let JsonRpcMessage::Notification(JsonRpcNotification { notification, .. }) = message else { return None };
     let ServerNotification::ProgressNotification(progress) = notification else { return None };
     let extensions = &progress.extensions;
     if extensions.get::<NotificationMetaObject>().is_some() || extensions.get::<MetaObject>().is_some() {
         return None;
     }
-    let wire = Wire { jsonrpc: "2.0", method: "notifications/progress", params: &progress.params };
-    serde_json::to_vec(&wire).ok()
+    let mut json = Vec::with_capacity(JSON_ROOM);
+    json.extend_from_slice(PROGRESS.as_bytes());
+    serde_json::to_writer(&mut json, &progress.params).ok()?;
+    json.push(b'}');
+    Some(json)
+}
+
+/// Reads progress that [`write_progress`] wrote. None where it is anything else, has members that rmcp does not know, or a number that
+/// rmcp would not write as it is.
+pub(crate) fn read_progress(json: &str) -> Option<ServerJsonRpcMessage> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields, rename_all = "camelCase")]
+    struct Params<'a> {
+        #[serde(borrow)]
+        progress_token: &'a RawValue,
+        #[serde(borrow)]
+        progress: &'a RawValue,
+        #[serde(borrow)]
+        total: Option<&'a RawValue>,
+        message: Option<String>,
+    }
+    let params: Params<'_> = serde_json::from_str(json.strip_prefix(PROGRESS)?.strip_suffix('}')?).ok()?;
+    let token = ProgressToken(rmcp_id(&RequestId::from_json(params.progress_token.get())?)?);
+    let mut progress = ProgressNotificationParam::new(token, number(params.progress)?);
+    if let Some(total) = params.total {
+        progress = progress.with_total(number(total)?);
+    }
+    progress.message = params.message;
+    Some(JsonRpcMessage::notification(ServerNotification::ProgressNotification(ProgressNotification::new(progress))))
+}
+
+/// A number with a fraction, where no other number is read as the same one.
+fn number(raw: &RawValue) -> Option<f64> {
+    let text = raw.get().as_bytes();
+    let has_few_digits = text.len() <= 16 && text.iter().all(|byte| byte.is_ascii_digit() || b"-.".contains(byte));
+    raw.get().parse().ok().filter(|_| has_few_digits && text.contains(&b'.'))
 }

@@ -65,7 +65,9 @@ pub(crate) fn admitted(message: &ClientJsonRpcMessage) -> Result<Admission, Enve
 /// # Panics
 /// Never: rmcp's messages are made of strings, numbers, and maps with text for keys.
 pub(crate) fn json(message: &impl serde::Serialize) -> Bytes {
-    serde_json::to_vec(message).expect("a message of rmcp is JSON").into()
+    let mut json = Vec::with_capacity(lean::JSON_ROOM);
+    serde_json::to_writer(&mut json, message).expect("a message of rmcp is JSON");
+    json.into()
 }
 
 /// A message of the log, as it is: what its type knows is left to the client. None where it is no message of a server.

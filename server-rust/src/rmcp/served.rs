@@ -59,7 +59,6 @@ impl Drop for Running {
 #[derive(Default)]
 struct Routes {
     by_token: HashMap<ProgressToken, RequestId>,
-    tokens: HashMap<RequestId, ProgressToken>,
     /// The client's request that a question of the server is related to.
     questions: HashMap<RequestId, RequestId>,
 }
@@ -113,9 +112,7 @@ impl Served {
         if let JsonRpcMessage::Request(request) = &mut message {
             let id = request_id(&request.id);
             if let Some(token) = request.request.get_meta().get_progress_token() {
-                let mut routes = lock(&self.routes);
-                routes.by_token.insert(token.clone(), id.clone());
-                routes.tokens.insert(id.clone(), token);
+                lock(&self.routes).by_token.insert(token, id.clone());
             }
             let running = Running { session: self.session.clone(), request: id, routes: Arc::clone(&self.routes) };
             request.request.extensions_mut().insert(Control(Arc::new(running)));
@@ -147,7 +144,7 @@ impl Served {
 
     /// Sends a message of the server.
     pub(crate) fn send(&self, message: ServerJsonRpcMessage) -> Sending {
-        let payload = lean::progress(&message).map_or_else(|| json(&message), Into::into);
+        let payload = lean::write_progress(&message).map_or_else(|| json(&message), Into::into);
         let (mut kind, mut id, mut related) = (OutgoingKind::Notification, None, None);
         match &message {
             JsonRpcMessage::Response(response) => (kind, id) = (OutgoingKind::Response, Some(request_id(&response.id))),
@@ -213,11 +210,7 @@ impl Routes {
 
     /// The request has its end.
     fn forget(&mut self, request: &RequestId) {
-        if let Some(token) = self.tokens.remove(request)
-            && self.by_token.get(&token) == Some(request)
-        {
-            self.by_token.remove(&token);
-        }
+        self.by_token.retain(|_, related| related != request);
         self.questions.retain(|_, related| related != request);
     }
 }

@@ -16,6 +16,7 @@ use tailrope_core::engine::{Connection, Engine, EngineError, SessionHandle};
 use tailrope_core::exchange::{Admission, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, EnvelopeError, Head, Operation, Refusal};
 use tailrope_core::store;
+use tokio::task::yield_now;
 
 use crate::adopting::{self, Adopt};
 use crate::close::Drain;
@@ -252,14 +253,10 @@ impl Sessions {
         self.host.look_up(self.named(id), principal, last_event_id).await?.ok_or(SessionsError::UnknownSession)
     }
 
-    /// A connection, as rmcp reads it.
-    fn stream(
-        &self,
-        open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>,
-    ) -> Result<EventStream, SessionsError> {
+    fn pages(&self, open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>) -> Result<Pages, SessionsError> {
         let signal = Signal::new();
         let connection = open(Arc::clone(&signal))?;
-        Ok(EventStream::new(Pages::new(connection, signal, &self.host)))
+        Ok(Pages::new(connection, signal, &self.host))
     }
 
     async fn read(&self, id: &SessionId, last_event_id: Option<&str>) -> Result<EventStream, SessionsError> {
@@ -268,14 +265,14 @@ impl Sessions {
             Some(served) => served.session.clone(),
             None => self.look_up(id, None, last_event_id).await?,
         };
-        let opened = self.stream(|signal| match last_event_id {
+        let opened = self.pages(|signal| match last_event_id {
             Some(last_event_id) => session.resume(last_event_id, None, signal, 0),
             None => session.listen(signal, 0),
         });
         if opened.is_err() {
             session.let_go();
         }
-        opened
+        opened.map(EventStream::new)
     }
 
     /// Where the session is served that this message is for.
@@ -324,11 +321,11 @@ impl Sessions {
         if let Some(adopter) = &self.adopter {
             adopting::offer(adopter, session);
         }
-        let opened = self.stream(|signal| session.relay(admission, relayed, signal, 0));
+        let opened = self.pages(|signal| session.relay(admission, relayed, signal, 0));
         if opened.is_err() {
             session.let_go();
         }
-        Ok(opened?.begun().await?)
+        Ok(EventStream::begun(opened?).await?)
     }
 }
 
@@ -362,8 +359,7 @@ impl SessionManager for Sessions {
         let opened = session.take_place().map_err(SessionsError::from).and_then(|()| {
             let admission = admitted(&message)?;
             // Until it is answered, the engine counts it as a request that runs.
-            let signal = Signal::new();
-            Ok(Pages::new(session.open(&admission, true, signal.clone(), 0)?, signal, &self.host))
+            self.pages(|signal| session.open(&admission, true, signal, 0))
         });
         let mut answered = opened.inspect_err(|_| session.end())?;
         self.host.arm_for_engine();
@@ -431,10 +427,12 @@ impl SessionManager for Sessions {
         };
         // First, as nothing may come between a request that is in flight and its handler.
         served.inbox.room().await;
-        let stream = self.stream(|signal| served.session.open(&admission, false, signal, 0))?;
+        let pages = self.pages(|signal| served.session.open(&admission, false, signal, 0))?;
         // Where the session has just ended, the stream has its end.
         served.begin(message);
-        Ok(stream)
+        // Lets the handler begin before rmcp writes the first event: what it sends at once leaves with that.
+        yield_now().await;
+        Ok(EventStream::new(pages))
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), SessionsError> {

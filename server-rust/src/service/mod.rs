@@ -6,7 +6,6 @@ mod endpoint;
 mod headers;
 mod hosts;
 mod posted;
-mod source;
 mod unwritten;
 
 use std::convert::Infallible;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tailrope_core::protocol::Envelope;
 use tailrope_core::protocol::jsonrpc::{self, Body};
 
-use self::own::{call, envelope, progress};
+use self::own::{call, envelope, read_progress, write_progress};
 
 fn envelope_of(text: &str) -> Envelope {
     let Body::Single(envelope) = jsonrpc::read(text.as_bytes()).unwrap() else { panic!("{text} is one message") };
@@ -83,7 +83,34 @@ fn progress_is_written_as_rmcp_writes_it() {
         let sent = ProgressNotification::new(params);
         let message: ServerJsonRpcMessage =
             JsonRpcMessage::notification(ServerNotification::ProgressNotification(sent));
-        let own: Value = serde_json::from_slice(&progress(&message).unwrap()).unwrap();
+        let own: Value = serde_json::from_slice(&write_progress(&message).unwrap()).unwrap();
         assert_eq!(own, serde_json::to_value(message).unwrap());
     }
+}
+
+#[test]
+fn progress_is_read_as_it_was_written_or_not_at_all() {
+    let json = |params: &str| format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{{params}}}}}"#);
+    for params in [
+        r#""progressToken":7,"progress":1.0"#,
+        r#""progressToken":"a\u0001","progress":0.25,"total":123456789.012345,"message":"\"half\" \u007f""#,
+        r#""progressToken":-1,"progress":-0.0,"message":"""#,
+    ] {
+        let message = read_progress(&json(params)).expect(params);
+        let written: Value = serde_json::from_slice(&write_progress(&message).unwrap()).unwrap();
+        assert_eq!(written, serde_json::from_str::<Value>(&json(params)).unwrap());
+    }
+    for params in [
+        r#""progressToken":7,"progress":1"#,
+        r#""progressToken":7,"progress":9007199254740993.0"#,
+        r#""progressToken":7,"progress":1.0,"total":2"#,
+        r#""progressToken":7,"progress":1.0,"total":1e21"#,
+        r#""progressToken":7,"progress":1.0,"_meta":{}"#,
+        r#""progressToken":123456789012345678901,"progress":1.0"#,
+        r#""progressToken":1.5,"progress":1.0"#,
+        r#""progressToken":7"#,
+    ] {
+        assert!(read_progress(&json(params)).is_none(), "{params}");
+    }
+    assert!(read_progress(r#"{"jsonrpc":"2.0","method":"ping","id":1}"#).is_none());
 }

@@ -20,7 +20,7 @@ const STEPS_BACK: u32 = 8;
 const WRITE_BYTES: usize = 16 << 10;
 
 /// The events of a connection. Those that follow each other closely leave in one write; an end waits for no pause.
-pub(super) struct Source {
+pub(crate) struct Source {
     pages: Option<Pages>,
     /// To be written with what comes next.
     held: Vec<Chunk>,
@@ -34,25 +34,30 @@ pub(super) struct Source {
 
 impl Source {
     /// These chunks, and then what these pages have.
-    pub(super) fn new(first: Vec<Chunk>, pages: Option<Pages>) -> Self {
+    pub(crate) fn new(first: Vec<Chunk>, pages: Option<Pages>) -> Self {
         let held_bytes = bytes_of(&first);
         Self { pages, held: first, held_bytes, written: None, steps_back: 0, timer: None }
     }
 
-    pub(super) fn over() -> Self {
+    pub(crate) fn over() -> Self {
         Self::new(Vec::new(), None)
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.pages.is_none() && self.held_bytes == 0
     }
 
     /// The size of what is left, where that is known.
-    pub(super) fn size(&self) -> Option<usize> {
+    pub(crate) fn size(&self) -> Option<usize> {
         self.pages.is_none().then_some(self.held_bytes)
     }
 
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.poll(cx).map(|chunks| chunks.map(joined))
+    }
+
+    /// What is to be written next, all of it together; none when the connection is over.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Chunk>>> {
         let pause = self.written.map(|written| written + PAUSE).filter(|due| Instant::now() < *due);
         if pause.is_some() && self.steps_back > 0 && self.pages.as_ref().is_some_and(Pages::is_woken) {
             self.steps_back -= 1;
@@ -87,10 +92,10 @@ impl Source {
         timer.as_mut().poll(cx).map(|()| Some(self.take()))
     }
 
-    fn take(&mut self) -> Bytes {
+    fn take(&mut self) -> Vec<Chunk> {
         self.held_bytes = 0;
         self.written = Some(Instant::now());
-        joined(mem::take(&mut self.held))
+        mem::take(&mut self.held)
     }
 }
 
