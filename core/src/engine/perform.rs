@@ -12,10 +12,10 @@ use crate::stream::{CloseReason, Output};
 
 impl Change<'_> {
     pub(crate) fn perform(&mut self) {
-        let mut steps = std::mem::take(&mut self.steps);
-        while !steps.is_empty() {
-            steps.drain(..).for_each(|(nonce, output)| self.step(nonce, output));
-            std::mem::swap(&mut steps, &mut self.steps);
+        while !self.steps.is_empty() {
+            for (nonce, output) in std::mem::take(&mut self.steps) {
+                self.step(nonce, output);
+            }
         }
     }
 

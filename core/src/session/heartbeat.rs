@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{CallPace, Session, Step};
+use super::{CallPace, Session, Steps};
 use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce, jsonrpc};
 use crate::stream::{EventKind, Input, NewEvent, Seq};
@@ -85,7 +85,7 @@ impl Heartbeat {
 
 impl Session {
     /// Gives the client of a silent handler its heartbeat, where it is due. One that nobody has read yet is followed by no other.
-    pub(super) fn beat(&mut self, now: Ms, nonce: StreamNonce, out: &mut Vec<Step>) {
+    pub(super) fn beat(&mut self, now: Ms, nonce: StreamNonce, out: &mut Steps) {
         let is_there = self.last_contact + READ_ELSEWHERE_MS > now;
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
         let Some(heartbeat) = stream.heartbeat.as_mut().filter(|heartbeat| heartbeat.due <= now) else { return };

@@ -21,6 +21,7 @@ pub use routing::{OutgoingKind, Route};
 pub use streams::{Call, Stream};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::Ms;
 use crate::protocol::{Envelope, ListChanged, RequestId, Revision, Rules, StreamNonce, jsonrpc};
@@ -28,6 +29,9 @@ use crate::stream::{Drain, Output, Pacing, Seq};
 
 /// An output with the stream that it belongs to.
 pub type Step = (StreamNonce, Output);
+
+/// What is to be done, in order. Mostly that is little.
+pub type Steps = SmallVec<[Step; 4]>;
 
 /// Where a request of the server is logged.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Question, Session, Step, SynthesizedEnd};
+use super::{Question, Session, Steps, SynthesizedEnd};
 use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce, jsonrpc};
 use crate::stream::{EventKind, Input, NewEvent, Refused, Seq};
@@ -79,7 +79,7 @@ impl Session {
         id: Option<&RequestId>,
         payload: Bytes,
         token: u64,
-        out: &mut Vec<Step>,
+        out: &mut Steps,
     ) -> Result<Option<(StreamNonce, Seq)>, Refused> {
         let stream = self.streams.get(&nonce).ok_or(Refused::Finished)?;
         let event_kind = match kind {
@@ -135,7 +135,7 @@ impl Session {
         nonce: StreamNonce,
         (token, seq, kind): (u64, Seq, EventKind),
         end: SynthesizedEnd,
-        out: &mut Vec<Step>,
+        out: &mut Steps,
     ) {
         self.questions.retain(|_, question| {
             let behind = question.nonce == nonce && question.position > seq;

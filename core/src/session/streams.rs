@@ -8,7 +8,7 @@ use super::ends::{SynthesizedEnd, ends_payload};
 use super::heartbeat::Heartbeat;
 use super::idle::awaited_until;
 use super::requests::Requests;
-use super::{CallPace, Session, Step};
+use super::{CallPace, Session, Steps};
 use crate::Ms;
 use crate::protocol::{IdEncoder, Origin, RequestId, Revision, StreamNonce};
 use crate::stream::{
@@ -80,12 +80,12 @@ impl Stream {
 }
 
 /// Where the outputs of one stream go.
-struct Steps<'a> {
+struct OfStream<'a> {
     nonce: StreamNonce,
-    steps: &'a mut Vec<Step>,
+    steps: &'a mut Steps,
 }
 
-impl Outputs for Steps<'_> {
+impl Outputs for OfStream<'_> {
     fn push(&mut self, output: Output) {
         self.steps.push((self.nonce, output));
     }
@@ -96,12 +96,12 @@ impl Session {
     ///
     /// # Errors
     /// [`Refused`] as from the machine; [`Refused::Finished`] also where there is no such machine.
-    pub fn handle(&mut self, now: Ms, nonce: StreamNonce, input: Input, out: &mut Vec<Step>) -> Result<(), Refused> {
+    pub fn handle(&mut self, now: Ms, nonce: StreamNonce, input: Input, out: &mut Steps) -> Result<(), Refused> {
         let stream = self.streams.get_mut(&nonce).ok_or(Refused::Finished)?;
         let before = stream.machine.unconfirmed_bytes();
         // Also one in another process.
         let had_reader = stream.machine.has_readers() || input == Input::Taken;
-        let result = stream.machine.handle(now, input, &mut Steps { nonce, steps: out });
+        let result = stream.machine.handle(now, input, &mut OfStream { nonce, steps: out });
         self.unconfirmed_bytes += stream.machine.unconfirmed_bytes();
         self.unconfirmed_bytes -= before;
         let awaited_until = if stream.machine.has_readers() || stream.machine.is_finished() {
@@ -150,7 +150,7 @@ impl Session {
         nonce: StreamNonce,
         call: &Call<'_>,
         conn: Option<(ConnectionId, Spread)>,
-        out: &mut Vec<Step>,
+        out: &mut Steps,
     ) -> Result<(), RequestId> {
         let Call { requests, initialize, ref pace } = *call;
         self.claim_requests(nonce, requests)?;
@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// The standalone stream; `nonce` names it if it does not exist yet. The flag says if it is new.
-    pub fn standalone_or(&mut self, now: Ms, nonce: StreamNonce, out: &mut Vec<Step>) -> (StreamNonce, bool) {
+    pub fn standalone_or(&mut self, now: Ms, nonce: StreamNonce, out: &mut Steps) -> (StreamNonce, bool) {
         if let Some(nonce) = self.standalone {
             return (nonce, false);
         }
@@ -253,7 +253,7 @@ impl Session {
         self.remove(nonce);
         self.streams.insert(nonce, Box::new(Stream::new(nonce, origin, machine, chain)));
         if let Some(drain) = self.draining {
-            let _ = self.handle(now, nonce, Input::Drain(drain), &mut Vec::new());
+            let _ = self.handle(now, nonce, Input::Drain(drain), &mut Steps::new());
         }
     }
 
@@ -263,7 +263,7 @@ impl Session {
     }
 
     /// The request with this id gets an end from the engine, unless it has one already (I13).
-    pub fn end_request(&mut self, now: Ms, id: &RequestId, end: SynthesizedEnd, out: &mut Vec<Step>) -> bool {
+    pub fn end_request(&mut self, now: Ms, id: &RequestId, end: SynthesizedEnd, out: &mut Steps) -> bool {
         let Some(nonce) = self.in_flight.get(id).copied() else { return false };
         let Some(stream) = self.streams.get_mut(&nonce) else { return false };
         self.in_flight.remove(id);
@@ -274,7 +274,7 @@ impl Session {
 
     /// Ends a stream all of whose requests are answered or failed, when one failed. While others of a
     /// batch are open they go on: the last end terminates the stream.
-    pub(super) fn end_failed(&mut self, now: Ms, nonce: StreamNonce, out: &mut Vec<Step>) {
+    pub(super) fn end_failed(&mut self, now: Ms, nonce: StreamNonce, out: &mut Steps) {
         let Some(stream) = self.streams.get(&nonce) else { return };
         if stream.requests.open().next().is_none() && stream.requests.have_failed() {
             let payload = ends_payload(&stream.requests.ends());
@@ -283,7 +283,7 @@ impl Session {
     }
 
     /// Ends every request of a stream that is open.
-    pub fn end_stream(&mut self, now: Ms, nonce: StreamNonce, end: SynthesizedEnd, out: &mut Vec<Step>) {
+    pub fn end_stream(&mut self, now: Ms, nonce: StreamNonce, end: SynthesizedEnd, out: &mut Steps) {
         let Some(stream) = self.streams.get_mut(&nonce) else { return };
         for id in stream.requests.open() {
             self.in_flight.remove(id);
@@ -293,7 +293,7 @@ impl Session {
     }
 
     /// Ends the session: every open request gets its end, every connection closes.
-    pub fn end(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Vec<Step>) {
+    pub fn end(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Steps) {
         self.ended = true;
         self.end_requests(now, end, out);
         self.in_flight.clear();
@@ -301,7 +301,7 @@ impl Session {
     }
 
     /// Ends every request in flight.
-    fn end_requests(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Vec<Step>) {
+    fn end_requests(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Steps) {
         let is_unfinished = |stream: &Stream| stream.requests.open().next().is_some();
         let unfinished: Vec<StreamNonce> =
             self.streams.iter().filter(|(_, stream)| is_unfinished(stream)).map(|(nonce, _)| *nonce).collect();
@@ -312,7 +312,7 @@ impl Session {
 
     /// Closes every connection, now and from now on, because the process is going away. Sessions
     /// whose connections must not be closed early get an error for their calls instead.
-    pub fn drain(&mut self, now: Ms, drain: Drain, out: &mut Vec<Step>) {
+    pub fn drain(&mut self, now: Ms, drain: Drain, out: &mut Steps) {
         self.draining = Some(drain);
         if !self.rules().early_close {
             self.end_requests(now, SynthesizedEnd::Draining, out);
@@ -336,7 +336,7 @@ impl Session {
     }
 
     /// Lets every stream whose time has come act.
-    pub fn tick(&mut self, now: Ms, out: &mut Vec<Step>) {
+    pub fn tick(&mut self, now: Ms, out: &mut Steps) {
         let due: Vec<StreamNonce> =
             self.streams.iter().filter(|(_, stream)| stream.deadline() <= now).map(|(nonce, _)| *nonce).collect();
         for nonce in due {

@@ -14,7 +14,7 @@ use tailrope_core::Ms;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent, SessionHandle};
 use tailrope_core::exchange::{Asker, Request, Terms};
 use tailrope_core::protocol::{Dialect, Refusal, RequestId, StreamNonce};
-use tailrope_core::session::{OutgoingKind, Session};
+use tailrope_core::session::{OutgoingKind, Session, Steps};
 use tailrope_core::store::Limits;
 use tailrope_core::stream::{CloseReason, Drain, EventKind, Input, Pacing};
 
@@ -300,10 +300,10 @@ fn i7_a_cancellation_names_exactly_one_request() {
 #[test]
 fn i11_questions_without_an_answer_are_remembered_up_to_a_bound() {
     let mut session = Session::new(Ms(0), None, Pacing::default());
-    let (nonce, _) = session.standalone_or(Ms(0), StreamNonce([1; 12]), &mut Vec::new());
+    let (nonce, _) = session.standalone_or(Ms(0), StreamNonce([1; 12]), &mut Steps::new());
     for (number, token) in (0..5_000).zip(1..) {
         let question = RequestId::integer(number);
-        let mut steps = Vec::new();
+        let mut steps = Steps::new();
         let payload = bytes::Bytes::from_static(b"{}");
         session.publish(Ms(0), nonce, OutgoingKind::Request, Some(&question), payload, token, &mut steps).unwrap();
         session.handle(Ms(0), nonce, Input::Appended, &mut steps).unwrap();

@@ -1,5 +1,7 @@
 //! A change of a session: made under its lock, with what it leaves to do when the lock is released.
 
+use smallvec::SmallVec;
+
 use crate::Ms;
 use crate::engine::connections::Wake;
 use crate::engine::lines::Line;
@@ -7,7 +9,7 @@ use crate::engine::sessions::Sent;
 use crate::engine::sessions::cell::{Cell, State};
 use crate::engine::shared::lock;
 use crate::protocol::StreamNonce;
-use crate::session::Step;
+use crate::session::Steps;
 use crate::store::StoreError;
 use crate::stream::{ConnectionId, Input};
 use crate::sync::Arc;
@@ -18,18 +20,21 @@ pub(crate) struct Change<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) now: Ms,
     /// What machines asked for, and is not performed yet.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Steps,
     pub(crate) effects: Effects,
 }
+
+/// What became of a message of this stream, by its token. A response that the store did not take is [`Sent::Dropped`]: the engine
+/// answers for it, and raising would kill the SDK's session (I9).
+pub(crate) type Settled = (StreamNonce, u64, Result<Sent, StoreError>);
 
 /// What a change leaves to do.
 #[derive(Default)]
 pub(crate) struct Effects {
     /// Connections whose writers have something to look at.
-    pub(crate) touched: Vec<ConnectionId>,
-    /// What became of messages. A response that the store did not take is [`Sent::Dropped`]: the engine answers for it,
-    /// and raising would kill the SDK's session (I9).
-    pub(crate) results: Vec<(StreamNonce, u64, Result<Sent, StoreError>)>,
+    pub(crate) touched: SmallVec<[ConnectionId; 4]>,
+    /// What became of messages.
+    pub(crate) results: SmallVec<[Settled; 1]>,
     /// The host has something to look at: outcomes, or operations of its own store.
     pub(crate) tells_host: bool,
     /// The host of a view can take the session.
@@ -37,7 +42,7 @@ pub(crate) struct Effects {
     /// A message waits for an owner that may be in this engine.
     pub(crate) tells_owner: bool,
     /// What was written, and who reads it: for who is [beside](State::beside) the session.
-    pub(crate) written: Vec<StreamNonce>,
+    pub(crate) written: SmallVec<[StreamNonce; 1]>,
     pub(crate) read: Vec<(StreamNonce, ConnectionId)>,
     /// Another session may be gone on with.
     pub(crate) builds_next: bool,
@@ -59,7 +64,7 @@ impl Cell {
             state: &mut state,
             // Behind the lock, so that no change comes with an older time than the one before it.
             now: self.now(),
-            steps: Vec::new(),
+            steps: Steps::new(),
             effects: Effects::default(),
         };
         let value = make(&mut change);
@@ -129,8 +134,8 @@ impl Change<'_> {
     }
 
     /// Who is to be woken. Writers that are awake look anyway.
-    fn wakes(&mut self) -> Vec<(Arc<dyn Wake>, u64)> {
-        let mut wakes = Vec::new();
+    fn wakes(&mut self) -> SmallVec<[(Arc<dyn Wake>, u64); 2]> {
+        let mut wakes = SmallVec::new();
         for id in &self.effects.touched {
             if let Some(conn) = self.state.conns.get_mut(id).filter(|conn| !conn.awake) {
                 conn.awake = true;
