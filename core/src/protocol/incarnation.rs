@@ -53,7 +53,10 @@ impl Incarnation {
 
     /// A message of the server object, as the client is told it. None where that is the same.
     pub fn outgoing(self, message: &[u8]) -> Option<Bytes> {
-        let text = std::str::from_utf8(message).ok().filter(|_| self.renames())?;
+        if !self.renames() {
+            return None;
+        }
+        let text = std::str::from_utf8(message).ok()?;
         let Members { id, method, params, .. } = members(text).ok()?;
         let is_cancellation = is_text(method?, CANCELLED);
         let params = params.map_or("{}", RawValue::get);
@@ -70,7 +73,10 @@ impl Incarnation {
 
     /// A message of the client, as the server object knows it.
     pub fn incoming(self, message: &[u8]) -> Incoming {
-        let Some(text) = std::str::from_utf8(message).ok().filter(|_| self.renames()) else { return Incoming::Same };
+        if !self.renames() {
+            return Incoming::Same;
+        }
+        let Ok(text) = std::str::from_utf8(message) else { return Incoming::Same };
         let Ok(Members { id, method, params, .. }) = members(text) else { return Incoming::Same };
         let told = match method {
             // Null answers nothing that could be named.
