@@ -16,6 +16,9 @@ use crate::signal::Signal;
 
 /// Between two looks whether a drain is over.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
+/// Each new timer that ends before all others costs a system call, which wakes tokio's thread. rmcp sets one of 15 seconds for each
+/// stream: this one ends before it.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 /// How long a drain waits for what the store was given.
 const FLUSH_WAIT: Duration = Duration::from_secs(5);
 
@@ -172,7 +175,7 @@ async fn run(task: Task, changed: Arc<Notify>) {
             continue;
         };
         tokio::select! {
-            () = tokio::time::sleep_until(due) => {}
+            () = tokio::time::sleep_until(due.min(Instant::now() + LONGEST_SLEEP)) => {}
             () = changed.notified() => continue,
         }
         let Some(host) = task.0.upgrade() else { return };

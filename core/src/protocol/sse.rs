@@ -27,7 +27,16 @@ pub fn write_message(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), pay
 pub fn message_of(frame: &[u8]) -> Option<(&[u8], &[u8])> {
     let fields = frame.strip_prefix(b"id: ")?.strip_suffix(b"\n\n")?;
     let (id, rest) = fields.split_at_checked(memchr::memchr(b'\n', fields)?)?;
-    Some((id, rest.strip_prefix(b"\ndata: ")?))
+    let payload = rest.strip_prefix(b"\ndata: ")?;
+    (!payload.is_empty()).then_some((id, payload))
+}
+
+/// The id and the reconnection time of a block that [`write_priming`] wrote; none of any other.
+pub fn priming_of(block: &[u8]) -> Option<(&[u8], Option<u32>)> {
+    let fields = block.strip_prefix(b"id: ")?.strip_suffix(b"\ndata: \n\n")?;
+    let Some(end) = memchr::memchr(b'\n', fields) else { return Some((fields, None)) };
+    let retry_ms = str::from_utf8(fields[end..].strip_prefix(b"\nretry: ")?).ok()?.parse().ok()?;
+    Some((&fields[..end], Some(retry_ms)))
 }
 
 /// Appends an event without an id: it moves no cursor.
@@ -145,6 +154,26 @@ mod tests {
         write_anonymous(&mut out, text.as_bytes());
         let text = String::from_utf8(out).unwrap();
         text.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_priming_event_and_a_message_are_read_as_they_were_written() {
+        let write_id = |out: &mut Vec<u8>| out.extend_from_slice(b"z1.a");
+        for retry_ms in [None, Some(0), Some(u32::MAX)] {
+            let mut block = Vec::new();
+            write_priming(&mut block, write_id, retry_ms);
+            assert_eq!((priming_of(&block), message_of(&block)), (Some((&b"z1.a"[..], retry_ms)), None));
+            block.extend_from_within(..);
+            assert_eq!(priming_of(&block), None, "there are two");
+        }
+        let mut frame = Vec::new();
+        write_message(&mut frame, write_id, b"{}");
+        assert_eq!((priming_of(&frame), message_of(&frame)), (None, Some((&b"z1.a"[..], &b"{}"[..]))));
+        for other in
+            [KEEP_ALIVE, b"retry: 5\n\n", b"id: a\nretry: 5\n\n", b"id: a\nretry: x\ndata: \n\n", b"data: {}\n\n"]
+        {
+            assert_eq!((priming_of(other), message_of(other)), (None, None));
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl<S: ServerHandler + Send + 'static> Application for RmcpServer<S> {
 
     fn begin(&self, begun: &Begun<'_>) -> io::Result<Arc<Served>> {
         let handler = (self.factory)()?;
-        let served = Served::new(begun.session.clone(), begun.ears, Arc::clone(begun.host), begun.terms);
+        let served = Served::new(begun.session.clone(), begun.ears, Arc::clone(begun.host), begun.terms, None);
         tokio::spawn(serve(handler, &served));
         Ok(served)
     }

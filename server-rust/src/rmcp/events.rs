@@ -5,8 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use std::vec;
 
 use futures_core::Stream;
+use rmcp::model::ServerJsonRpcMessage;
 use rmcp::transport::streamable_http_server::session::ServerSseMessage;
 use tailrope_core::engine::Chunk;
 use tailrope_core::protocol::{Decoder, Item, Refusal, jsonrpc, sse};
@@ -14,23 +16,29 @@ use tailrope_core::protocol::{Decoder, Item, Refusal, jsonrpc, sse};
 use crate::pages::Pages;
 use crate::rmcp::lean;
 use crate::rmcp::messages::opaque;
+use crate::rmcp::recent::Recent;
 use crate::source::Source;
 
 /// Reads a log as rmcp takes events. Comments are rmcp's own, so the engine's are left out, and so is the word of a gap.
 pub(crate) struct EventStream {
     source: Source,
+    /// Where its messages are sent in this process.
+    recent: Option<Arc<Recent>>,
+    /// What the source has given and is not read yet.
+    chunks: vec::IntoIter<Chunk>,
     decoder: Decoder,
     retry: Option<Duration>,
     ready: VecDeque<ServerSseMessage>,
 }
 
 impl EventStream {
-    pub(crate) fn new(pages: Pages) -> Self {
-        Self::of(Source::new(Vec::new(), Some(pages)))
+    pub(crate) fn new(pages: Pages, recent: Option<Arc<Recent>>) -> Self {
+        Self::of(Source::new(Vec::new(), Some(pages)), recent)
     }
 
-    fn of(source: Source) -> Self {
-        Self { source, decoder: Decoder::new(usize::MAX), retry: None, ready: VecDeque::new() }
+    fn of(source: Source, recent: Option<Arc<Recent>>) -> Self {
+        let (chunks, decoder) = (Vec::new().into_iter(), Decoder::new(usize::MAX));
+        Self { source, recent, chunks, decoder, retry: None, ready: VecDeque::new() }
     }
 
     /// Waits for the first page.
@@ -43,24 +51,25 @@ impl EventStream {
             let why = "the process that has the session did not take the request";
             return Err(Refusal::new(head.status, jsonrpc::INTERNAL_ERROR, why));
         }
-        Ok(Self::of(Source::new(page.chunks, page.end.is_none().then_some(pages))))
+        Ok(Self::of(Source::new(page.chunks, page.end.is_none().then_some(pages)), None))
     }
 
-    fn take(&mut self, chunks: &[Chunk]) {
-        for chunk in chunks {
-            let stored = if let Chunk::Shared(frame) = chunk { stored(frame) } else { None };
-            if let Some((id, data)) = stored {
-                self.push(Some(id.to_owned()), data);
-            } else {
-                self.decoder.push(chunk.as_ref());
-                self.read();
+    fn read(&mut self, chunk: &Chunk) {
+        // Mostly it is one of these two.
+        match chunk {
+            Chunk::Shared(frame) => {
+                if let Some((id, data)) = stored(frame) {
+                    return self.push(Some(id.to_owned()), data);
+                }
+            }
+            Chunk::Own(block) => {
+                if let Some((id, retry_ms)) = sse::priming_of(block) {
+                    self.retry = retry_ms.map(|ms| Duration::from_millis(ms.into())).or(self.retry);
+                    return self.push(Some(String::from_utf8_lossy(id).into_owned()), "");
+                }
             }
         }
-        // A block that tells nothing else, as the last word of a connection that is closed.
-        self.ready.extend(self.retry.take().map(ServerSseMessage::retry));
-    }
-
-    fn read(&mut self) {
+        self.decoder.push(chunk.as_ref());
         // The engine wrote it, so nothing is too large.
         while let Ok(Some(item)) = self.decoder.next() {
             let (id, data) = match item {
@@ -79,10 +88,15 @@ impl EventStream {
     fn push(&mut self, id: Option<String>, data: &str) {
         let mut event = ServerSseMessage::default();
         (event.event_id, event.retry) = (id, self.retry.take());
-        // A cursor alone has no message.
-        let message = Some(data).filter(|data| !data.is_empty());
-        event.message = message.and_then(|json| lean::read_progress(json).or_else(|| opaque(json))).map(Arc::new);
+        if !data.is_empty() {
+            event.message = self.message(data);
+        }
         self.ready.push_back(event);
+    }
+
+    fn message(&self, json: &str) -> Option<Arc<ServerJsonRpcMessage>> {
+        let recent = self.recent.as_ref().and_then(|recent| recent.take(json));
+        recent.or_else(|| lean::read_progress(json).or_else(|| opaque(json)).map(Arc::new))
     }
 }
 
@@ -96,10 +110,19 @@ impl Stream for EventStream {
     type Item = ServerSseMessage;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ServerSseMessage>> {
-        while self.ready.is_empty() {
-            let Some(chunks) = ready!(self.source.poll(cx)) else { return Poll::Ready(None) };
-            self.take(&chunks);
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Poll::Ready(Some(message));
+            }
+            if let Some(chunk) = self.chunks.next() {
+                self.read(&chunk);
+            } else if let Some(retry) = self.retry.take() {
+                // A block that tells nothing else, as the last word of a connection that is closed.
+                return Poll::Ready(Some(ServerSseMessage::retry(retry)));
+            } else {
+                let Some(chunks) = ready!(self.source.poll(cx)) else { return Poll::Ready(None) };
+                self.chunks = chunks.into_iter();
+            }
         }
-        Poll::Ready(self.ready.pop_front())
     }
 }

@@ -3,12 +3,12 @@
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage,
-    JsonRpcNotification, MetaObject, NotificationMetaObject, ProgressNotification, ProgressNotificationParam,
-    ProgressToken, ServerJsonRpcMessage, ServerNotification,
+    JsonRpcNotification, MetaObject, NotificationMetaObject, NumberOrString, ProgressNotification,
+    ProgressNotificationParam, ProgressToken, ServerJsonRpcMessage, ServerNotification,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tailrope_core::protocol::{Envelope, Fields, Kind, RequestId};
+use tailrope_core::protocol::{Envelope, Fields, Kind};
 
 use super::ids::{request_id, rmcp_id};
 
@@ -82,8 +82,12 @@ pub(crate) fn read_progress(json: &str) -> Option<ServerJsonRpcMessage> {
         message: Option<String>,
     }
     let params: Params<'_> = serde_json::from_str(json.strip_prefix(PROGRESS)?.strip_suffix('}')?).ok()?;
-    let token = ProgressToken(rmcp_id(&RequestId::from_json(params.progress_token.get())?)?);
-    let mut progress = ProgressNotificationParam::new(token, number(params.progress)?);
+    let token = params.progress_token.get();
+    let token = match token.parse() {
+        Ok(number) => NumberOrString::Number(number),
+        Err(_) => NumberOrString::String(serde_json::from_str::<String>(token).ok()?.into()),
+    };
+    let mut progress = ProgressNotificationParam::new(ProgressToken(token), number(params.progress)?);
     if let Some(total) = params.total {
         progress = progress.with_total(number(total)?);
     }

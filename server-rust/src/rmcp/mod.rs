@@ -7,6 +7,7 @@ mod ids;
 mod inbox;
 mod lean;
 mod messages;
+mod recent;
 mod served;
 mod sessions;
 mod transport;

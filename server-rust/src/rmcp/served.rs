@@ -25,6 +25,7 @@ use crate::rmcp::ids::request_id;
 use crate::rmcp::inbox::Inbox;
 use crate::rmcp::lean;
 use crate::rmcp::messages::json;
+use crate::rmcp::recent::Recent;
 use crate::service::{Posts, serve_posted};
 
 pub struct Served {
@@ -32,6 +33,8 @@ pub struct Served {
     pub(crate) inbox: Inbox,
     outcomes: Outcomes,
     routes: Arc<Mutex<Routes>>,
+    /// None where its readers take the JSON.
+    pub(crate) recent: Option<Arc<Recent>>,
     initializing: Mutex<Option<(RmcpId, oneshot::Sender<ServerJsonRpcMessage>)>>,
     host: Arc<Host>,
     pub(crate) posts: Posts,
@@ -75,12 +78,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Served {
     /// `ears` are those that the session was opened with, `terms` hold for what other processes relay to it.
-    pub(crate) fn new(session: SessionHandle, ears: &Ears, host: Arc<Host>, terms: Terms<'static>) -> Arc<Self> {
+    pub(crate) fn new(
+        session: SessionHandle,
+        ears: &Ears,
+        host: Arc<Host>,
+        terms: Terms<'static>,
+        recent: Option<Arc<Recent>>,
+    ) -> Arc<Self> {
         let served = Arc::new(Self {
             session,
             inbox: Inbox::default(),
             outcomes: Outcomes::default(),
             routes: Arc::default(),
+            recent,
             initializing: Mutex::default(),
             host,
             posts: Posts::new(terms),
@@ -158,30 +168,35 @@ impl Served {
             }
             JsonRpcMessage::Notification(sent) => related = lock(&self.routes).related(&sent.notification),
         }
+        let json = self.recent.as_ref().map(|_| payload.clone());
         let outgoing = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
         let sent = self.session.send_in_turn(outgoing, Turn::default());
-        if kind == OutgoingKind::Response {
-            if let Some(id) = &id {
-                lock(&self.routes).forget(id);
-            }
-            self.answer_initialize(message);
-            // The engine answers for a response that is not stored (I9).
-            return Ok(sent.unwrap_or((Sent::Dropped, Pause::None)));
+        if let Some(id) = id.filter(|_| kind == OutgoingKind::Response) {
+            lock(&self.routes).forget(&id);
         }
-        sent
+        let message = if kind == OutgoingKind::Response { self.answer_initialize(message) } else { Some(message) };
+        if let (Some(recent), Some(json), Some(message)) = (&self.recent, json, message) {
+            recent.keep(json, message);
+        }
+        match kind {
+            // The engine answers for a response that is not stored (I9).
+            OutgoingKind::Response => Ok(sent.unwrap_or((Sent::Dropped, Pause::None))),
+            OutgoingKind::Request | OutgoingKind::Notification => sent,
+        }
     }
 
-    fn answer_initialize(&self, message: ServerJsonRpcMessage) {
+    /// Gives the answer to `initialize` to who waits for it. Returns any other.
+    fn answer_initialize(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         let answered = match &message {
             JsonRpcMessage::Response(response) => Some(&response.id),
             JsonRpcMessage::Error(error) => error.id.as_ref(),
             JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
         };
         let is_it = |initializing: &mut (RmcpId, _)| Some(&initializing.0) == answered;
-        if let Some((_, sender)) = lock(&self.initializing).take_if(is_it) {
-            // Its client may be gone.
-            let _ = sender.send(message);
-        }
+        let Some((_, sender)) = lock(&self.initializing).take_if(is_it) else { return Some(message) };
+        // Its client may be gone.
+        let _ = sender.send(message);
+        None
     }
 
     /// Waits for what a sender has to wait for.

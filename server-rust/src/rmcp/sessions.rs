@@ -104,7 +104,7 @@ impl Adopt for Adopter {
     fn begin(&self, session: &SessionHandle, ears: &Ears) -> io::Result<Arc<Served>> {
         // rmcp writes the comments.
         session.set_keep_alive_ms(0);
-        let served = Served::new(session.clone(), ears, Arc::clone(&self.host), Terms::default());
+        let served = Served::new(session.clone(), ears, Arc::clone(&self.host), Terms::default(), Some(Arc::default()));
         let serving = (self.begin)(&served)?;
         let (table, id) = (Arc::downgrade(&self.table), SessionId::from(session.id()));
         tokio::spawn(async move {
@@ -261,7 +261,8 @@ impl Sessions {
 
     async fn read(&self, id: &SessionId, last_event_id: Option<&str>) -> Result<EventStream, SessionsError> {
         let last_event_id = last_event_id.filter(|last_event_id| *last_event_id != RMCP_START);
-        let session = match self.table.here(id) {
+        let here = self.table.here(id);
+        let session = match &here {
             Some(served) => served.session.clone(),
             None => self.look_up(id, None, last_event_id).await?,
         };
@@ -272,7 +273,7 @@ impl Sessions {
         if opened.is_err() {
             session.let_go();
         }
-        opened.map(EventStream::new)
+        Ok(EventStream::new(opened?, here.and_then(|served| served.recent.clone())))
     }
 
     /// Where the session is served that this message is for.
@@ -339,7 +340,7 @@ impl SessionManager for Sessions {
         let session = self.engine.open_session(self.named(&id), None, &Dialect::NEUTRAL, ears.clone(), 0)?;
         // rmcp writes the comments.
         session.set_keep_alive_ms(0);
-        let served = Served::new(session, &ears, Arc::clone(&self.host), Terms::default());
+        let served = Served::new(session, &ears, Arc::clone(&self.host), Terms::default(), Some(Arc::default()));
         self.table.insert(Arc::clone(&served));
         self.host.arm_for_engine();
         Ok((id, SessionTransport(served)))
@@ -432,7 +433,7 @@ impl SessionManager for Sessions {
         served.begin(message);
         // Lets the handler begin before rmcp writes the first event: what it sends at once leaves with that.
         yield_now().await;
-        Ok(EventStream::new(pages))
+        Ok(EventStream::new(pages, served.recent.clone()))
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), SessionsError> {
