@@ -116,7 +116,7 @@ pub enum Lasting<'a> {
 }
 
 /// The few parameters that the engine reads. One that is absent or of another type is `None`: to
-/// refuse it is the handler's business.
+/// refuse it is the handler's business. So may be what [no pace](Form::paced) asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     /// `params.protocolVersion` of `initialize`.
@@ -222,7 +222,8 @@ pub struct Form {
     /// A message has the members of its kind and no other, absent where they do not apply, and
     /// `_meta` is an object. Otherwise what is unknown is skipped, and null is as good as absent.
     pub is_exact: bool,
-    /// Calls may be paced: their [tools](Fields::tool_name) and [tokens](Fields::progress_token) are read.
+    /// Calls may be paced: their [tools](Fields::tool_name) and [tokens](Fields::progress_token) are read. Otherwise nobody asks
+    /// for these, and they may be `None`.
     pub paced: bool,
 }
 

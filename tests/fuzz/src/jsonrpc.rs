@@ -17,6 +17,15 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
+/// The messages without what is read for paces alone.
+fn without_paces(body: Body) -> Vec<Envelope> {
+    let mut envelopes = body.envelopes().to_vec();
+    for envelope in &mut envelopes {
+        (envelope.fields.tool_name, envelope.fields.progress_token) = (None, None);
+    }
+    envelopes
+}
+
 fn body(bytes: &[u8]) {
     let read = jsonrpc::read(bytes);
     let value = serde_json::from_slice::<Value>(bytes).ok();
@@ -46,6 +55,8 @@ fn body(bytes: &[u8]) {
         assert_eq!(shape(jsonrpc::read(text.as_bytes())), wanted(value), "{text}");
         leniently(value, &text);
     }
+    let unpaced = jsonrpc::read_as(bytes, Form { max_batch: usize::MAX, is_exact: false, paced: false });
+    assert_eq!(unpaced.map(without_paces), read.clone().map(without_paces), "only what paces ask for differs");
     for (max_batch, is_exact) in [(100, true), (2, false)] {
         let form = Form { max_batch, is_exact, paced: true };
         match (jsonrpc::read_as(bytes, form), &read) {
