@@ -185,7 +185,7 @@ impl Served {
         }
     }
 
-    /// Gives the answer to `initialize` to who waits for it. Returns any other.
+    /// Hands the answer to `initialize` to its waiter. Returns any other message.
     fn answer_initialize(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         let answered = match &message {
             JsonRpcMessage::Response(response) => Some(&response.id),
