@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tailrope_core::engine::{self, Connection};
+use tailrope_core::protocol::Refusal;
 
 use crate::host::Host;
 use crate::signal::Signal;
@@ -24,11 +25,16 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// `signal` is what the connection wakes.
-    pub(crate) fn new(connection: Connection, signal: Arc<Signal>, host: &Arc<Host>) -> Self {
+    /// Opens a connection, which wakes the signal that it is given.
+    pub(crate) fn open(
+        host: &Arc<Host>,
+        open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>,
+    ) -> Result<Self, Refusal> {
+        let signal = Signal::new();
+        let connection = open(Arc::clone(&signal))?;
         // A session that gave way for the one of this connection is to be ended.
         host.arm_for_engine();
-        Self { connection, signal, host: Arc::clone(host), waits: false }
+        Ok(Self { connection, signal, host: Arc::clone(host), waits: false })
     }
 
     /// The next page: something to write, or the end. What the page before had counts as written.

@@ -168,14 +168,14 @@ impl Served {
             }
             JsonRpcMessage::Notification(sent) => related = lock(&self.routes).related(&sent.notification),
         }
-        let json = self.recent.as_ref().map(|_| payload.clone());
+        let recent = self.recent.as_ref().map(|recent| (recent, payload.clone()));
         let outgoing = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
         let sent = self.session.send_in_turn(outgoing, Turn::default());
         if let Some(id) = id.filter(|_| kind == OutgoingKind::Response) {
             lock(&self.routes).forget(&id);
         }
         let message = if kind == OutgoingKind::Response { self.answer_initialize(message) } else { Some(message) };
-        if let (Some(recent), Some(json), Some(message)) = (&self.recent, json, message) {
+        if let (Some((recent, json)), Some(message)) = (recent, message) {
             recent.keep(json, message);
         }
         match kind {

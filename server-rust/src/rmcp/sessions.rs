@@ -12,7 +12,7 @@ use http::request::Parts;
 use rmcp::ServerHandler;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
-use tailrope_core::engine::{Connection, Engine, EngineError, SessionHandle};
+use tailrope_core::engine::{Engine, EngineError, SessionHandle};
 use tailrope_core::exchange::{Admission, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, EnvelopeError, Head, Operation, Refusal};
 use tailrope_core::store;
@@ -28,7 +28,6 @@ use crate::rmcp::messages::{admitted, json, parts_of};
 use crate::rmcp::served::Served;
 use crate::rmcp::transport::{SessionTransport, serve};
 use crate::sender::{Identity, Sender};
-use crate::signal::Signal;
 use crate::table::Table;
 
 /// The id of the priming event that rmcp's service itself writes, before a standalone stream and before the answer to
@@ -253,12 +252,6 @@ impl Sessions {
         self.host.look_up(self.named(id), principal, last_event_id).await?.ok_or(SessionsError::UnknownSession)
     }
 
-    fn pages(&self, open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>) -> Result<Pages, SessionsError> {
-        let signal = Signal::new();
-        let connection = open(Arc::clone(&signal))?;
-        Ok(Pages::new(connection, signal, &self.host))
-    }
-
     async fn read(&self, id: &SessionId, last_event_id: Option<&str>) -> Result<EventStream, SessionsError> {
         let last_event_id = last_event_id.filter(|last_event_id| *last_event_id != RMCP_START);
         let here = self.table.here(id);
@@ -266,7 +259,7 @@ impl Sessions {
             Some(served) => served.session.clone(),
             None => self.look_up(id, None, last_event_id).await?,
         };
-        let opened = self.pages(|signal| match last_event_id {
+        let opened = Pages::open(&self.host, |signal| match last_event_id {
             Some(last_event_id) => session.resume(last_event_id, None, signal, 0),
             None => session.listen(signal, 0),
         });
@@ -322,7 +315,7 @@ impl Sessions {
         if let Some(adopter) = &self.adopter {
             adopting::offer(adopter, session);
         }
-        let opened = self.pages(|signal| session.relay(admission, relayed, signal, 0));
+        let opened = Pages::open(&self.host, |signal| session.relay(admission, relayed, signal, 0));
         if opened.is_err() {
             session.let_go();
         }
@@ -360,7 +353,7 @@ impl SessionManager for Sessions {
         let opened = session.take_place().map_err(SessionsError::from).and_then(|()| {
             let admission = admitted(&message)?;
             // Until it is answered, the engine counts it as a request that runs.
-            self.pages(|signal| session.open(&admission, true, signal, 0))
+            Ok(Pages::open(&self.host, |signal| session.open(&admission, true, signal, 0))?)
         });
         let mut answered = opened.inspect_err(|_| session.end())?;
         self.host.arm_for_engine();
@@ -428,7 +421,7 @@ impl SessionManager for Sessions {
         };
         // First, as nothing may come between a request that is in flight and its handler.
         served.inbox.room().await;
-        let pages = self.pages(|signal| served.session.open(&admission, false, signal, 0))?;
+        let pages = Pages::open(&self.host, |signal| served.session.open(&admission, false, signal, 0))?;
         // Where the session has just ended, the stream has its end.
         served.begin(message);
         // Lets the handler begin before rmcp writes the first event: what it sends at once leaves with that.

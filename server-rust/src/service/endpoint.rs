@@ -13,7 +13,7 @@ use http::uri::Authority;
 use http::{Method, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full};
-use tailrope_core::engine::{Connection, Engine, SessionHandle};
+use tailrope_core::engine::{Engine, SessionHandle};
 use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
 use tailrope_core::store::SessionId;
@@ -27,7 +27,6 @@ use crate::service::answer::{self, ResponseBody};
 use crate::service::headers::Headers;
 use crate::service::hosts::Hosts;
 use crate::service::{self, Application, Begun, Handlers, SESSION_ID, ServiceConfig};
-use crate::signal::Signal;
 use crate::table::Table;
 
 type Answer = Response<ResponseBody>;
@@ -238,7 +237,7 @@ impl<A: Application> Endpoint<A> {
         let message = handlers.read_admitted(parts, &admission, body);
         let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, body))?;
         self.table.insert(Arc::clone(&handlers));
-        let pages = self.opened(|signal| session.open(&admission, self.config.json_response, signal, 0))?;
+        let pages = Pages::open(&self.host, |signal| session.open(&admission, self.config.json_response, signal, 0))?;
         if self.engine.outlives_process() {
             session.accept_posted();
         }
@@ -278,12 +277,6 @@ impl<A: Application> Endpoint<A> {
         Terms { json_response: self.config.json_response, ..Terms::default() }
     }
 
-    fn opened(&self, open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>) -> Result<Pages, Refusal> {
-        let signal = Signal::new();
-        let connection = open(Arc::clone(&signal))?;
-        Ok(Pages::new(connection, signal, &self.host))
-    }
-
     /// The answer to a request of a session that is served here, when its handlers can take what they are to have of it.
     async fn wait(
         &self,
@@ -313,7 +306,7 @@ impl<A: Application> Endpoint<A> {
             let invalid = |why: String| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, body);
             handlers.read_admitted(parts, admission, body).map_err(invalid)
         };
-        let open = || self.opened(|signal| session.open(admission, self.config.json_response, signal, 0));
+        let open = || Pages::open(&self.host, |signal| session.open(admission, self.config.json_response, signal, 0));
         match admission.action() {
             Action::Delete => session.delete(),
             Action::Message if admission.is_for_nobody() => session.received(admission),
@@ -364,7 +357,7 @@ impl<A: Application> Endpoint<A> {
             if parts.method != Method::GET {
                 adopting::offer(self, &session);
             }
-            self.opened(|signal| match RelayedMethod::parse(parts.method.as_str()) {
+            Pages::open(&self.host, |signal| match RelayedMethod::parse(parts.method.as_str()) {
                 None => session.open(&admission, self.config.json_response, signal, 0),
                 Some(method) => {
                     let headers: Vec<_> =
