@@ -22,9 +22,7 @@ impl Change<'_> {
     fn step(&mut self, nonce: StreamNonce, output: Output) {
         let counters = &self.cell.shared.counters;
         match output {
-            Output::Append { first, events, paced } => {
-                self.append_to_log(nonce, (first, &events, paced.map(|paced| *paced)))
-            }
+            Output::Append { first, paced } => self.append_to_log(nonce, first, paced.map(|paced| *paced)),
             Output::Stored { token } => self.effects.results.push((nonce, token, Ok(Sent::Stored))),
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);

@@ -11,7 +11,7 @@ pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 pub const MAX_FOREIGN_EVENT_ID_LEN: usize = 512;
 
 /// Bytes to make room for besides the payload of an event: those of its id, and of the lines. Few events take more.
-pub const EVENT_ROOM: usize = 140;
+const EVENT_ROOM: usize = 140;
 
 /// Appends an event with an id. `payload` is JSON text.
 pub fn write_message(out: &mut Vec<u8>, write_id: impl FnOnce(&mut Vec<u8>), payload: &[u8]) {

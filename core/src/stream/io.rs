@@ -124,13 +124,12 @@ impl Drain {
 /// What the caller has to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Ask the store to hold events, the first at `first`. The first such request creates the log. Answered by one of
+    /// Ask the store to hold the events that the machine has [asked](super::Machine::asked) it for, the first at `first`: none
+    /// where only the log, or what follows, is to be stored. The first such request creates the log. Answered by one of
     /// [`Input::Appended`], [`Input::AppendFailed`] and [`Input::Ended`].
     Append {
         /// Position of the first event.
         first: Seq,
-        /// The events, in order. None where only the log, or what follows, is to be stored.
-        events: Vec<NewEvent>,
         /// What is to be kept for readers in other processes, where it has changed.
         paced: Option<Box<Paced>>,
     },

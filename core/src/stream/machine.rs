@@ -275,6 +275,11 @@ impl Machine {
         self.queue.iter()
     }
 
+    /// Those of them, from the first on, that the store was asked to hold.
+    pub fn asked(&self) -> impl ExactSizeIterator<Item = &NewEvent> {
+        self.queue.range(..self.asked)
+    }
+
     /// When [`Input::Tick`] is due, if ever.
     pub fn deadline(&self) -> Ms {
         let reader = self.link.iter().filter(|link| link.waiting).map(|link| self.link_deadline(link));

@@ -323,8 +323,8 @@ impl Trace {
     fn written(&mut self, output: &Output) -> Value {
         let name = |token: u64| self.published[usize::try_from(token).unwrap() - 1].clone();
         match output {
-            Output::Append { first, events, paced } => {
-                let payloads: Vec<_> = events.iter().map(|event| text(&event.payload)).collect();
+            Output::Append { first, paced } => {
+                let payloads: Vec<_> = self.machine.asked().map(|event| text(&event.payload)).collect();
                 let mut append = json!({"append": payloads, "first": first});
                 if let Some(paced) = paced {
                     let said = [

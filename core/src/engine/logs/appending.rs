@@ -8,18 +8,15 @@ use crate::engine::sessions::change::Change;
 use crate::protocol::{StreamNonce, sse};
 use crate::session::Stream;
 use crate::store::{Append, StoreError};
-use crate::stream::{EventKind, Input, NewEvent, Paced, Seq, StoredEvent};
+use crate::stream::{EventKind, Input, Paced, Seq, StoredEvent};
 use crate::sync::Arc;
 
 impl Change<'_> {
-    pub(crate) fn append_to_log(
-        &mut self,
-        nonce: StreamNonce,
-        (first, events, paced): (Seq, &[NewEvent], Option<Paced>),
-    ) {
+    pub(crate) fn append_to_log(&mut self, nonce: StreamNonce, first: Seq, paced: Option<Paced>) {
         let Some(stream) = self.state.session.stream(nonce) else { return };
         let mut chain = stream.chain;
-        let mut scratch = Vec::with_capacity(events.iter().map(|event| event.payload.len() + sse::EVENT_ROOM).sum());
+        let events = stream.machine.asked();
+        let mut scratch = Vec::new();
         let mut stored = Vec::with_capacity(events.len());
         for (seq, event) in (first..).zip(events) {
             chain = chain.then(&event.payload, self.cell.shared.chain_key.as_ref());

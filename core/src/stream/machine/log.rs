@@ -49,8 +49,7 @@ impl Machine {
         if paced.is_some() {
             self.kept_paced = KeptPaced::Asked;
         }
-        let events = self.queue.range(..self.asked).cloned().collect();
-        out.push(Output::Append { first: self.durable + 1, events, paced });
+        out.push(Output::Append { first: self.durable + 1, paced });
     }
 
     pub(super) fn appended(&mut self, out: &mut dyn Outputs) {
