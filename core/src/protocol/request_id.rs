@@ -7,7 +7,7 @@ use std::sync::Arc;
 ///
 /// An integer keeps its digits as text, so ids beyond 64 bits survive unchanged, and `1` and `"1"`
 /// are two different ids (invariant I7). Cheap to clone: each call is known by its id in several places.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RequestId {
     /// Decimal digits without leading zeros, with an optional leading `-`; never `-0`.
     Integer(Arc<str>),

@@ -12,7 +12,7 @@ mod requests;
 mod routing;
 mod streams;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 pub use ends::{SynthesizedEnd, end_payload, ends_payload, nameless_end, refusal_payload, same_end, stream_end};
 pub use handshake::{Handshake, MAX_HANDSHAKE_BYTES};
@@ -56,9 +56,9 @@ pub struct Session {
     pacing: Pacing,
     /// Ordered, so that the same inputs give the same outputs.
     streams: BTreeMap<StreamNonce, Box<Stream>>,
-    in_flight: HashMap<RequestId, StreamNonce>,
+    in_flight: BTreeMap<RequestId, StreamNonce>,
     /// Requests of the server that the client has not answered, and where they are logged.
-    questions: HashMap<RequestId, Question>,
+    questions: BTreeMap<RequestId, Question>,
     standalone: Option<StreamNonce>,
     draining: Option<Drain>,
     ended: bool,
@@ -90,8 +90,8 @@ impl Session {
             handshake: Handshake::default(),
             pacing,
             streams: BTreeMap::new(),
-            in_flight: HashMap::new(),
-            questions: HashMap::new(),
+            in_flight: BTreeMap::new(),
+            questions: BTreeMap::new(),
             standalone: None,
             draining: None,
             ended: false,

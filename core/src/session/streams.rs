@@ -1,6 +1,6 @@
 //! The streams of a session: opening, inputs, ends.
 
-use std::collections::hash_map::Entry;
+use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
 
