@@ -311,15 +311,23 @@ fn accepts(accept: Option<&str>, media_type: &str, rule: AcceptRule) -> bool {
         AcceptRule::Prefix => accept.split(',').any(|entry| entry.trim().starts_with(media_type)),
         // As bytes: a search for characters is made for texts that are longer.
         AcceptRule::Wildcards => {
-            let before = |text: &[u8], end: u8| text.iter().position(|byte| *byte == end).unwrap_or(text.len());
             let media_type = media_type.as_bytes();
-            let family = &media_type[..before(media_type, b'/')];
             accept.as_bytes().split(|byte| *byte == b',').any(|entry| {
-                let name = entry[..before(entry, b';')].trim_ascii();
-                let is_of_family = || name.strip_suffix(b"/*").is_some_and(|name| name.eq_ignore_ascii_case(family));
-                name.eq_ignore_ascii_case(media_type) || name == b"*/*" || is_of_family()
+                // Mostly an entry is a name and nothing else.
+                let entry = entry.trim_ascii();
+                entry.eq_ignore_ascii_case(media_type) || covers(entry, media_type)
             })
         }
+    }
+}
+
+/// Whether an entry of `Accept` with parameters, or with wildcards, stands for a media type.
+fn covers(entry: &[u8], media_type: &[u8]) -> bool {
+    let before = |text: &[u8], end: u8| text.iter().position(|byte| *byte == end).unwrap_or(text.len());
+    let name = entry[..before(entry, b';')].trim_ascii_end();
+    match name.strip_suffix(b"/*") {
+        Some(family) => family == b"*" || family.eq_ignore_ascii_case(&media_type[..before(media_type, b'/')]),
+        None => name.eq_ignore_ascii_case(media_type),
     }
 }
 
