@@ -1,23 +1,22 @@
 //! What a connection carries, and how much of it leaves in one write.
 
 use std::mem;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tailrope_core::engine::Chunk;
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::pages::Pages;
 
 /// An event that comes sooner after a write than this waits until then: a write costs more than the event in it.
 const PAUSE: Duration = Duration::from_millis(1);
-/// A connection that is woken during the pause gives its turn away so many polls before it looks: a handler that sends without a pause
-/// has more by then, and a look costs more than a turn. Where a look finds something, it gives twice as many before the next, up to
-/// [`MOST_STEPS_BACK`]. hyper polls twice in each turn of HTTP/1.
-const STEPS_BACK: u32 = 8;
-const MOST_STEPS_BACK: u32 = 64;
+/// A connection that is woken during the pause lets the other tasks run before it looks: a handler that sends without a pause has more
+/// by then. hyper polls twice in a turn of HTTP/1, so it gives away so many polls.
+const STEPS_BACK: u32 = 2;
 /// With so many bytes nothing waits.
 const WRITE_BYTES: usize = 16 << 10;
 
@@ -31,8 +30,6 @@ pub(crate) struct Source {
     written: Option<Instant>,
     /// Polls that may still be given away before the next look.
     steps_back: u32,
-    /// So many may be after that.
-    next_steps_back: u32,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -40,7 +37,7 @@ impl Source {
     /// These chunks, and then what these pages have.
     pub(crate) fn new(first: Vec<Chunk>, pages: Option<Pages>) -> Self {
         let held_bytes = bytes_of(&first);
-        Self { pages, held: first, held_bytes, written: None, steps_back: 0, next_steps_back: STEPS_BACK, timer: None }
+        Self { pages, held: first, held_bytes, written: None, steps_back: 0, timer: None }
     }
 
     pub(crate) fn over() -> Self {
@@ -62,25 +59,18 @@ impl Source {
 
     /// What is to be written next, all of it together; none when the connection is over.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Chunk>>> {
-        if self.steps_back > 0 && self.pages.as_ref().is_some_and(Pages::is_woken) {
-            // The clock takes longer than the rest of a step.
-            let looks_at_clock = self.steps_back.is_multiple_of(STEPS_BACK);
-            if !looks_at_clock || self.pause().is_some() {
-                self.steps_back -= 1;
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
+        let pause = self.written.map(|written| written + PAUSE).filter(|due| Instant::now() < *due);
+        if pause.is_some() && self.steps_back > 0 && self.pages.as_ref().is_some_and(Pages::is_woken) {
+            self.steps_back -= 1;
+            // Its first poll has the task woken when others have run.
+            let _ = pin!(yield_now()).poll(cx);
+            return Poll::Pending;
         }
-        let pause = self.pause();
-        let held_before = self.held_bytes;
         while self.held_bytes < WRITE_BYTES
             && let Some(pages) = &mut self.pages
         {
             let Poll::Ready(page) = pages.poll(cx) else {
-                self.steps_back = self.next_steps_back;
-                if self.held_bytes > held_before {
-                    self.next_steps_back = (2 * self.next_steps_back).min(MOST_STEPS_BACK);
-                }
+                self.steps_back = STEPS_BACK;
                 break;
             };
             if page.end.is_some() {
@@ -104,14 +94,8 @@ impl Source {
         timer.as_mut().poll(cx).map(|()| Some(self.take()))
     }
 
-    /// Until when what comes waits, if it does now.
-    fn pause(&self) -> Option<Instant> {
-        self.written.map(|written| written + PAUSE).filter(|due| Instant::now() < *due)
-    }
-
     fn take(&mut self) -> Vec<Chunk> {
         self.held_bytes = 0;
-        self.next_steps_back = STEPS_BACK;
         self.written = Some(Instant::now());
         mem::take(&mut self.held)
     }
