@@ -312,19 +312,15 @@ fn accepts(accept: Option<&str>, media_type: &str, rule: AcceptRule) -> bool {
         // As bytes: a search for characters is made for texts that are longer.
         AcceptRule::Wildcards => {
             let media_type = media_type.as_bytes();
-            accept.as_bytes().split(|byte| *byte == b',').any(|entry| {
-                // Mostly an entry is a name and nothing else.
-                let entry = entry.trim_ascii();
-                entry.eq_ignore_ascii_case(media_type) || covers(entry, media_type)
-            })
+            accept.as_bytes().split(|byte| *byte == b',').any(|entry| covers(entry, media_type))
         }
     }
 }
 
-/// Whether an entry of `Accept` with parameters, or with wildcards, stands for a media type.
+/// Whether an entry of `Accept` stands for a media type.
 fn covers(entry: &[u8], media_type: &[u8]) -> bool {
     let before = |text: &[u8], end: u8| text.iter().position(|byte| *byte == end).unwrap_or(text.len());
-    let name = entry[..before(entry, b';')].trim_ascii_end();
+    let name = entry[..before(entry, b';')].trim_ascii();
     match name.strip_suffix(b"/*") {
         Some(family) => family == b"*" || family.eq_ignore_ascii_case(&media_type[..before(media_type, b'/')]),
         None => name.eq_ignore_ascii_case(media_type),

@@ -25,7 +25,9 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The headers of each stream of events. To copy them takes less time than to put them together.
 static EVENT_STREAM: LazyLock<HeaderMap> = LazyLock::new(|| {
     let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    if let Some(content_type) = AnswerHead::EVENT_STREAM.content_type {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     // Proxies that buffer would hold events back (W-030).
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
