@@ -92,8 +92,11 @@ def table(results: Results, groups: list[str]) -> list[str]:
 
 
 def _spread(results: Results, row: Row, side: str) -> str:
-    found = ratios(results, row, (STOCK, side))
-    return f"{times(ratio(results, row, (STOCK, side)))} ({times(min(found))} to {times(max(found))})" if found else ""
+    found = sorted(ratios(results, row, (STOCK, side)))
+    if not found:
+        return ""
+    low, high = found[len(found) // 4], found[-1 - len(found) // 4]
+    return f"{times(ratio(results, row, (STOCK, side)))} ({times(low)} to {times(high)})"
 
 
 def page(report: dict[str, Any], part: dict[str, Any]) -> str:
@@ -114,11 +117,12 @@ def page(report: dict[str, Any], part: dict[str, Any]) -> str:
         f"| Tailrope | {report['tailrope']} |",
         f"| Versions | {', '.join(f'{name} {version}' for name, version in part['versions'].items())} |",
         "",
-        f"Medians of {report['rounds']} rounds, in which each server runs once. All have the same tools and one",
-        "thread; the load client takes most of a second core. `rmcp` is the SDK's own service with its own session",
-        "manager and an event store in memory; `our session manager` is that service with `Sessions`, `our service` is",
-        "`TailropeService`. `hyper alone` parses each request, answers it and stores nothing. A ratio is beside rmcp,",
-        "the median of the rounds, and how far these lie apart.",
+        f"Medians of {report['rounds']} rounds with fresh servers. In a round, the servers take turns of half a second at",
+        "each rate, so that a machine that is slower for a while is so for all. All have the same tools and one thread;",
+        "the load client takes most of a second core. `rmcp` is the SDK's own service with its own session manager and an",
+        "event store in memory; `our session manager` is that service with `Sessions`, `our service` is",
+        "`TailropeService`. `hyper alone` parses each request, answers it and stores nothing. A ratio is beside rmcp: the",
+        "median of the turns, and between which values the middle half of them lies.",
         "",
         f"| | {' | '.join(TITLES[side] for side in SIDES)} | our session manager / rmcp | our service / rmcp |",
         "|---|" + "---|" * (len(SIDES) + 2),

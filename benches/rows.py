@@ -82,20 +82,20 @@ STORE_BARS: dict[str, dict[str, float]] = {
 # How many milliseconds longer a call may take, at the 99th percentile, when another process relays it to its owner.
 RELAY_BARS: dict[str, float] = {"sqlite": 25, "redis": 3, "postgres": 25}
 
-# Per side and measure, what the load client said in each round.
+# Per side and measure, what the load client said in each turn.
 Results = dict[str, dict[str, list[dict[str, Any]]]]
 
 
 def value(results: Results, side: str, measure: str, field: str) -> float | None:
-    """The median of the rounds."""
+    """The median of all turns."""
     found = [run.get(field) for run in results.get(side, {}).get(measure, [])]
     numbers = [number for number in found if number is not None]
     return statistics.median(numbers) if numbers else None
 
 
 def ratios(results: Results, row: Row, sides: tuple[str, str] = SIDES) -> list[float]:
-    """Tailrope's value by stock's, or one side's by another's, round by round: they run next to each other, so that
-    what else the machine does weighs on both.
+    """Tailrope's value by stock's, or one side's by another's, turn by turn: they run next to each other, so that what
+    else the machine does weighs on both.
     """
     stock, ours = ([run.get(row.field) for run in results.get(side, {}).get(row.measure, [])] for side in sides)
     return [mine / theirs for theirs, mine in zip(stock, ours, strict=False) if theirs and mine is not None]
