@@ -68,7 +68,8 @@ def missed(results: Results, side: str, row: Row) -> list[str]:
         reached = ratio(results, row, (beside, side)) if bar is not None else None
         if bar is None or reached is None or (reached >= bar if row.is_rate else reached <= bar):
             continue
-        found.append(f"{row.title}, {side}: {number(reached)} of {beside}, not {bar}")
+        title = f"{row.measure}, {row.title.strip()}" if row.title.startswith(" ") else row.title
+        found.append(f"{title}, {side}: {number(reached)} of {beside}, not {bar}")
     return found
 
 
@@ -117,12 +118,12 @@ def page(report: dict[str, Any], part: dict[str, Any]) -> str:
         f"| Tailrope | {report['tailrope']} |",
         f"| Versions | {', '.join(f'{name} {version}' for name, version in part['versions'].items())} |",
         "",
-        f"Medians of {report['rounds']} rounds with fresh servers. In a round, the servers take turns of half a second at",
-        "each rate, so that a machine that is slower for a while is so for all. All have the same tools and one thread;",
-        "the load client takes most of a second core. `rmcp` is the SDK's own service with its own session manager and an",
-        "event store in memory; `our session manager` is that service with `Sessions`, `our service` is",
-        "`TailropeService`. `hyper alone` parses each request, answers it and stores nothing. A ratio is beside rmcp: the",
-        "median of the turns, and between which values the middle half of them lies.",
+        f"Medians of {report['rounds']} rounds with fresh servers. In a round, the servers take turns of half a second",
+        "at each rate, so that a machine that is slower for a while is so for all. All have the same tools and one",
+        "thread; the load client takes most of a second core. `rmcp` is the SDK's own service with its own session",
+        "manager and an event store in memory; `our session manager` is that service with `Sessions`, `our service` is",
+        "`TailropeService`. `hyper alone` parses each request, answers it and stores nothing. A ratio is beside rmcp:",
+        "the median of the turns, and between which values the middle half of them lies.",
         "",
         f"| | {' | '.join(TITLES[side] for side in SIDES)} | our session manager / rmcp | our service / rmcp |",
         "|---|" + "---|" * (len(SIDES) + 2),
