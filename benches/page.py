@@ -13,7 +13,7 @@ from typing import Any
 
 from breakdown import Breakdown, breakdowns
 from plot import plot
-from rows import ROWS, Results, Row, number, ratio, ratios, shown, times, value
+from rows import ROWS, Results, Row, names, number, ratio, ratios, shown, times, value
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = RESULTS.parent.parent
@@ -68,11 +68,7 @@ def cells(results: Results, row: Row) -> str:
 def table(results: Results) -> list[str]:
     """Every row, with how far its rounds lie apart."""
     lines = ["| | stock | Tailrope | ratio | of the rounds |", "|---|---|---|---|---|"]
-    whole = ""
-    for row in ROWS:
-        # A detail stands below the row that it belongs to.
-        title = f"{whole}: {row.title.strip()}" if row.title.startswith(" ") else row.title
-        whole = whole if row.title.startswith(" ") else row.title
+    for row, title in names(ROWS).items():
         found = ratios(results, row)
         spread = f"{times(min(found))} to {times(max(found))}" if found else ""
         lines.append(f"| {title} | {cells(results, row)} | {spread} |")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rows import ROWS as OF_ALL
-from rows import Results, Row, number, ratio, ratios, shown, times, value
+from rows import Results, Row, names, number, ratio, ratios, shown, times, value
 
 OUT = Path(__file__).resolve().parent / "results" / "rust.md"
 STOCK, BARE = "stock", "bare"
@@ -39,6 +39,7 @@ ROWS = [
     Row("herd", "  p50", "herd:10000", "p50_ms", "ms"),
     Row("herd", "  CPU of the server", "herd:10000", "cpu_us", "us/client"),
 ]
+NAMES = names(ROWS)
 # What has no sessions and stores nothing cannot be asked for more. What a plain store of rmcp's replays has no live
 # end, so that a herd of its clients would ask again and again.
 GROUPS = {BARE: {"echo", "emit", "memory"}, STOCK: {"echo", "emit", "replay", "poll", "memory", "events"}}
@@ -68,8 +69,7 @@ def missed(results: Results, side: str, row: Row) -> list[str]:
         reached = ratio(results, row, (beside, side)) if bar is not None else None
         if bar is None or reached is None or (reached >= bar if row.is_rate else reached <= bar):
             continue
-        title = f"{row.measure}, {row.title.strip()}" if row.title.startswith(" ") else row.title
-        found.append(f"{title}, {side}: {number(reached)} of {beside}, not {bar}")
+        found.append(f"{NAMES[row]}, {side}: {number(reached)} of {beside}, not {bar}")
     return found
 
 
@@ -118,8 +118,8 @@ def page(report: dict[str, Any], part: dict[str, Any]) -> str:
         f"| Tailrope | {report['tailrope']} |",
         f"| Versions | {', '.join(f'{name} {version}' for name, version in part['versions'].items())} |",
         "",
-        f"Medians of {report['rounds']} rounds with fresh servers. In a round, the servers take turns of half a second",
-        "at each rate, so that a machine that is slower for a while is so for all. All have the same tools and one",
+        f"Medians of {report['rounds']} rounds with fresh servers. In a round, the servers take short turns at each",
+        "rate, so that a machine that is slower for a while is so for all. All have the same tools and one",
         "thread; the load client takes most of a second core. `rmcp` is the SDK's own service with its own session",
         "manager and an event store in memory; `our session manager` is that service with `Sessions`, `our service` is",
         "`TailropeService`. `hyper alone` parses each request, answers it and stores nothing. A ratio is beside rmcp:",
@@ -128,10 +128,7 @@ def page(report: dict[str, Any], part: dict[str, Any]) -> str:
         f"| | {' | '.join(TITLES[side] for side in SIDES)} | our session manager / rmcp | our service / rmcp |",
         "|---|" + "---|" * (len(SIDES) + 2),
     ]
-    whole = ""
-    for row in ROWS:
-        title = f"{whole}: {row.title.strip()}" if row.title.startswith(" ") else row.title
-        whole = whole if row.title.startswith(" ") else row.title
+    for row, title in NAMES.items():
         cells = [shown(value(results, side, row.measure, row.field), row.unit) for side in SIDES]
         lines.append(
             f"| {title} | {' | '.join([*cells, *(_spread(results, row, side) for side in ('rmcp', 'tower'))])} |"

@@ -82,6 +82,18 @@ STORE_BARS: dict[str, dict[str, float]] = {
 # How many milliseconds longer a call may take, at the 99th percentile, when another process relays it to its owner.
 RELAY_BARS: dict[str, float] = {"sqlite": 25, "redis": 3, "postgres": 25}
 
+
+def names(rows: list[Row]) -> dict[Row, str]:
+    """The title of each row, for where it stands alone: a detail is named after the row that it belongs to."""
+    found, whole = {}, ""
+    for row in rows:
+        if row.title.startswith(" "):
+            found[row] = f"{whole}: {row.title.strip()}"
+        else:
+            found[row] = whole = row.title
+    return found
+
+
 # Per side and measure, what the load client said in each turn.
 Results = dict[str, dict[str, list[dict[str, Any]]]]
 
