@@ -1,6 +1,7 @@
 //! The engine behind rmcp's `StreamableHttpService`.
 
 mod application;
+mod boxed;
 mod context;
 mod events;
 mod ids;

@@ -9,6 +9,7 @@ use rmcp::{RoleServer, ServerHandler};
 use tailrope_core::engine::EngineError;
 
 use crate::outcomes::Outcomes;
+use crate::rmcp::boxed::Boxed;
 use crate::rmcp::served::Served;
 
 /// Serves a session by this handler, until it ends.
@@ -16,7 +17,7 @@ pub(crate) fn serve<S: ServerHandler>(handler: S, served: &Arc<Served>) -> impl 
     let transport = SessionTransport(Arc::clone(served));
     async move {
         // The handshake's future is larger than all that a session needs after it, so it gets a place of its own.
-        let begun = Box::pin(serve_server(handler, transport)).await;
+        let begun = Box::pin(serve_server(Boxed(handler), transport)).await;
         match begun {
             // The session has ended then, or ends with its transport.
             Ok(running) => drop(running.waiting().await),

@@ -6,7 +6,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, BufMut as _, Bytes};
 use http::header::{HOST, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
@@ -54,20 +54,24 @@ where
     B::Error: Display,
 {
     let mut body = pin!(body);
-    let mut bytes = Vec::new();
+    let (mut first, mut all) = (Bytes::new(), Vec::new());
     while let Some(frame) = body.frame().await {
         let Ok(mut data) = frame.map_err(|_| Unread::Gone)?.into_data() else { continue };
-        if bytes.len() + data.remaining() > max_bytes {
+        let length = data.remaining();
+        if first.len().max(all.len()) + length > max_bytes {
             return Err(Unread::TooLarge);
         }
-        while data.has_remaining() {
-            let chunk = data.chunk();
-            bytes.extend_from_slice(chunk);
-            let length = chunk.len();
-            data.advance(length);
+        if first.is_empty() {
+            // Most bodies are of one frame, which need not be copied.
+            first = data.copy_to_bytes(length);
+            continue;
         }
+        if all.is_empty() {
+            all.extend_from_slice(&first);
+        }
+        all.put(data);
     }
-    Ok(bytes.into())
+    Ok(if all.is_empty() { first } else { all.into() })
 }
 
 /// Whether the handlers get a message of the request.
