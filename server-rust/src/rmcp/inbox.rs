@@ -3,13 +3,10 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
 
 use rmcp::model::ClientJsonRpcMessage;
-use tailrope_core::engine::Wake as _;
 use tokio::sync::Notify;
-
-use crate::signal::Signal;
 
 /// Messages that may wait. A client that sends faster than its session takes has to wait itself (I11).
 const MAX_MESSAGES: usize = 64;
@@ -18,8 +15,6 @@ const MAX_MESSAGES: usize = 64;
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
-    /// For rmcp's loop, which alone takes them.
-    arrived: Signal,
     taken: Notify,
 }
 
@@ -27,6 +22,8 @@ pub(crate) struct Inbox {
 struct State {
     messages: VecDeque<ClientJsonRpcMessage>,
     is_closed: bool,
+    /// rmcp's loop, while it waits for a message: it alone takes them.
+    taker: Option<Waker>,
 }
 
 impl Inbox {
@@ -49,18 +46,16 @@ impl Inbox {
 
     /// False where the session has ended: nobody takes it.
     pub(crate) fn put(&self, message: ClientJsonRpcMessage) -> bool {
-        {
-            let mut state = self.state();
-            if state.is_closed {
-                return false;
-            }
-            if state.messages.is_empty() {
-                // Mostly no other comes before it is taken.
-                state.messages.reserve_exact(1);
-            }
-            state.messages.push_back(message);
+        let mut state = self.state();
+        if state.is_closed {
+            return false;
         }
-        self.arrived.wake(0);
+        if state.messages.is_empty() {
+            // Mostly no other comes before it is taken.
+            state.messages.reserve_exact(1);
+        }
+        state.messages.push_back(message);
+        wake(state);
         true
     }
 
@@ -70,32 +65,41 @@ impl Inbox {
     }
 
     fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<ClientJsonRpcMessage>> {
-        loop {
-            {
-                let mut state = self.state();
-                if let Some(message) = state.messages.pop_front() {
-                    if state.messages.is_empty() {
-                        state.messages = VecDeque::new();
-                    }
-                    drop(state);
-                    self.taken.notify_waiters();
-                    return Poll::Ready(Some(message));
-                }
-                if state.is_closed {
-                    return Poll::Ready(None);
-                }
+        let mut state = self.state();
+        if let Some(message) = state.messages.pop_front() {
+            if state.messages.is_empty() {
+                state.messages = VecDeque::new();
             }
-            ready!(self.arrived.poll_woken(cx));
+            drop(state);
+            self.taken.notify_waiters();
+            return Poll::Ready(Some(message));
         }
+        if state.is_closed {
+            return Poll::Ready(None);
+        }
+        if !state.taker.as_ref().is_some_and(|taker| taker.will_wake(cx.waker())) {
+            state.taker = Some(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     pub(crate) fn close(&self) {
-        self.state().is_closed = true;
-        self.arrived.wake(0);
+        let mut state = self.state();
+        state.is_closed = true;
+        wake(state);
         self.taken.notify_waiters();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes who waits for a message, without the lock.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let taker = state.taker.take();
+    drop(state);
+    if let Some(taker) = taker {
+        taker.wake();
     }
 }

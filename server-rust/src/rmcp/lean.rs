@@ -52,8 +52,8 @@ pub(crate) fn envelope(message: &ClientJsonRpcMessage) -> Option<Envelope> {
 /// What progress begins with, before its parameters.
 const PROGRESS: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":"#;
 
-/// The JSON of progress. None where it is anything else.
-pub(crate) fn write_progress(message: &ServerJsonRpcMessage) -> Option<Vec<u8>> {
+/// The JSON of progress. None where it is anything else. The message is as before.
+pub(crate) fn write_progress(message: &mut ServerJsonRpcMessage) -> Option<Vec<u8>> {
     let JsonRpcMessage::Notification(JsonRpcNotification { notification, .. }) = message else { return None };
     let ServerNotification::ProgressNotification(progress) = notification else { return None };
     let extensions = &progress.extensions;
@@ -62,9 +62,32 @@ pub(crate) fn write_progress(message: &ServerJsonRpcMessage) -> Option<Vec<u8>> 
     }
     let mut json = Vec::with_capacity(JSON_ROOM);
     json.extend_from_slice(PROGRESS.as_bytes());
-    serde_json::to_writer(&mut json, &progress.params).ok()?;
+    let text = progress.params.message.take();
+    let written = serde_json::to_writer(&mut json, &progress.params);
+    progress.params.message = text;
+    written.ok()?;
+    if let Some(text) = &progress.params.message {
+        // Behind the other parameters, before their end.
+        json.pop();
+        json.extend_from_slice(br#","message":"#);
+        write_text(&mut json, text)?;
+        json.push(b'}');
+    }
     json.push(b'}');
     Some(json)
+}
+
+/// Writes a text as JSON. Most have nothing to escape, which is seen faster than it is written byte by byte.
+fn write_text(json: &mut Vec<u8>, text: &str) -> Option<()> {
+    let is_plain = |byte: &u8| (*byte >= b' ') & (*byte != b'"') & (*byte != b'\\');
+    if !text.as_bytes().iter().fold(true, |plain, byte| plain & is_plain(byte)) {
+        return serde_json::to_writer(json, text).ok();
+    }
+    json.reserve(text.len() + 2);
+    json.push(b'"');
+    json.extend_from_slice(text.as_bytes());
+    json.push(b'"');
+    Some(())
 }
 
 /// Reads progress that [`write_progress`] wrote. None where it is anything else, has members that rmcp does not know, or a number that

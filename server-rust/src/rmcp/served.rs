@@ -154,8 +154,8 @@ impl Served {
     }
 
     /// Sends a message of the server.
-    pub(crate) fn send(&self, message: ServerJsonRpcMessage) -> Sending {
-        let payload = lean::write_progress(&message).map_or_else(|| json(&message), Into::into);
+    pub(crate) fn send(&self, mut message: ServerJsonRpcMessage) -> Sending {
+        let payload = lean::write_progress(&mut message).map_or_else(|| json(&message), Into::into);
         let (mut kind, mut id, mut related) = (OutgoingKind::Notification, None, None);
         match &message {
             JsonRpcMessage::Response(response) => (kind, id) = (OutgoingKind::Response, Some(request_id(&response.id))),

@@ -5,6 +5,8 @@ mod ids;
 #[path = "../../src/rmcp/lean.rs"]
 mod own;
 
+use std::iter;
+
 use rmcp::model::{
     ClientJsonRpcMessage, JsonRpcMessage, ProgressNotification, ProgressNotificationParam, ProgressToken, RequestId,
     ServerJsonRpcMessage, ServerNotification,
@@ -78,13 +80,15 @@ fn the_engine_knows_the_same_of_a_call_that_rmcp_has_read() {
 fn progress_is_written_as_rmcp_writes_it() {
     let token = ProgressToken(RequestId::Number(5));
     let plain = ProgressNotificationParam::new(token.clone(), 1.0);
-    let whole = ProgressNotificationParam::new(token, 2.5).with_total(10.0).with_message("a\n\"b\"");
-    for params in [plain, whole] {
+    let whole = |text: &str| ProgressNotificationParam::new(token.clone(), 2.5).with_total(10.0).with_message(text);
+    let texts = ["a\n\"b\"", "\\", "half of it", "50 \u{2014} \u{e9}\u{7f}", ""];
+    for params in iter::once(plain).chain(texts.map(whole)) {
         let sent = ProgressNotification::new(params);
-        let message: ServerJsonRpcMessage =
+        let mut message: ServerJsonRpcMessage =
             JsonRpcMessage::notification(ServerNotification::ProgressNotification(sent));
-        let own: Value = serde_json::from_slice(&write_progress(&message).unwrap()).unwrap();
-        assert_eq!(own, serde_json::to_value(message).unwrap());
+        let before = serde_json::to_value(&message).unwrap();
+        let own: Value = serde_json::from_slice(&write_progress(&mut message).unwrap()).unwrap();
+        assert_eq!((own, serde_json::to_value(message).unwrap()), (before.clone(), before));
     }
 }
 
@@ -96,8 +100,8 @@ fn progress_is_read_as_it_was_written_or_not_at_all() {
         r#""progressToken":"a\u0001","progress":0.25,"total":123456789.012345,"message":"\"half\" \u007f""#,
         r#""progressToken":-1,"progress":-0.0,"message":"""#,
     ] {
-        let message = read_progress(&json(params)).expect(params);
-        let written: Value = serde_json::from_slice(&write_progress(&message).unwrap()).unwrap();
+        let mut message = read_progress(&json(params)).expect(params);
+        let written: Value = serde_json::from_slice(&write_progress(&mut message).unwrap()).unwrap();
         assert_eq!(written, serde_json::from_str::<Value>(&json(params)).unwrap());
     }
     for params in [
