@@ -61,8 +61,7 @@ impl Drop for Running {
 /// Where messages belong that do not say it themselves.
 #[derive(Default)]
 struct Routes {
-    /// In the order in which they came. A list, as few requests are in flight at once.
-    by_token: Vec<(ProgressToken, RequestId)>,
+    by_token: HashMap<ProgressToken, RequestId>,
     /// The client's request that a question of the server is related to.
     questions: HashMap<RequestId, RequestId>,
 }
@@ -123,7 +122,7 @@ impl Served {
         if let JsonRpcMessage::Request(request) = &mut message {
             let id = request_id(&request.id);
             if let Some(token) = request.request.get_meta().get_progress_token() {
-                lock(&self.routes).by_token.push((token, id.clone()));
+                lock(&self.routes).by_token.insert(token, id.clone());
             }
             let running = Running { session: self.session.clone(), request: id, routes: Arc::clone(&self.routes) };
             request.request.extensions_mut().insert(Control(Arc::new(running)));
@@ -214,9 +213,7 @@ impl Routes {
         }
         match notification {
             ServerNotification::ProgressNotification(progress) => {
-                let token = &progress.params.progress_token;
-                // The newest one, where a client gives a token twice.
-                self.by_token.iter().rev().find(|(known, _)| known == token).map(|(_, request)| request.clone())
+                self.by_token.get(&progress.params.progress_token).cloned()
             }
             // It withdraws a question, and goes where that went.
             ServerNotification::CancelledNotification(cancelled) => {
@@ -228,7 +225,7 @@ impl Routes {
 
     /// The request has its end.
     fn forget(&mut self, request: &RequestId) {
-        self.by_token.retain(|(_, related)| related != request);
+        self.by_token.retain(|_, related| related != request);
         self.questions.retain(|_, related| related != request);
     }
 }
