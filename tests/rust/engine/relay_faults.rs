@@ -19,8 +19,9 @@ pub(super) fn fleet(count: usize) -> Fleet {
     Fleet::with(count, Options { owner_lost_ms: LOST_MS, ..Options::default() })
 }
 
-/// After so long an owner has looked whether anything waits, hint or not.
-const LOOK_MS: u64 = 300_000;
+/// After so long an owner has looked whether anything waits, hint or not, and has asked again where it was told that the session
+/// is not its own.
+const LOOK_MS: u64 = 300_000 + 1_000;
 
 /// The answer's only frame that is no first byte or comment.
 pub(super) fn only_event(answered: &Answered) -> Value {

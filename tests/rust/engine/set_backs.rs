@@ -195,7 +195,7 @@ fn o1_an_owner_that_the_store_forgot_takes_what_came_for_it() {
     fleet.settle();
     fleet.forget_owner(0, "s", before);
     // It looks without a hint.
-    fleet.benches[1].advance(300_000);
+    fleet.benches[1].advance(300_000 + 500);
     assert_eq!(serve(&owner), [""; 0], "it is not its owner's");
     (0..2).for_each(|_| fleet.benches[1].advance(500));
     assert_eq!(serve(&owner), ["tools/call 2"]);
