@@ -16,29 +16,24 @@ const VALUES: [u8; 256] = {
 /// Twelve bytes are exactly sixteen characters, so halves of an event id can be encoded apart.
 pub(super) fn encode_12(bytes: &[u8; 12]) -> [u8; 16] {
     let mut text = [0; 16];
-    for (quad, triple) in text.chunks_exact_mut(4).zip(bytes.chunks_exact(3)) {
-        let bits = u32::from_be_bytes([0, triple[0], triple[1], triple[2]]);
-        for (index, character) in quad.iter_mut().enumerate() {
-            *character = ALPHABET[(bits >> (18 - 6 * index)) as usize & 63];
-        }
-    }
+    let (quads, _) = text.as_chunks_mut();
+    let (triples, _) = bytes.as_chunks();
+    quads.iter_mut().zip(triples).for_each(|(four, triple)| *four = quad(*triple));
     text
 }
 
-/// How many characters so many bytes become.
-pub(super) const fn encoded_len(bytes: usize) -> usize {
-    (4 * bytes).div_ceil(3)
+/// Gives the characters of some bytes, a few at a time.
+pub(super) fn encode(bytes: &[u8], mut put: impl FnMut(&[u8])) {
+    for group in bytes.chunks(3) {
+        let mut padded = [0; 3];
+        padded[..group.len()].copy_from_slice(group);
+        put(&quad(padded)[..=group.len()]);
+    }
 }
 
-pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
-    for group in bytes.chunks(3) {
-        let mut padded = [0; 4];
-        padded[1..=group.len()].copy_from_slice(group);
-        let bits = u32::from_be_bytes(padded);
-        for index in 0..=group.len() {
-            out.push(ALPHABET[(bits >> (18 - 6 * index)) as usize & 63]);
-        }
-    }
+fn quad([first, second, third]: [u8; 3]) -> [u8; 4] {
+    let bits = u32::from_be_bytes([0, first, second, third]);
+    [18, 12, 6, 0].map(|shift| ALPHABET[(bits >> shift) as usize & 63])
 }
 
 /// Decodes into the front of `out` and returns the number of bytes. `None` when a character is not
@@ -73,7 +68,7 @@ mod tests {
     fn known_texts() {
         for (bytes, text) in [(&b""[..], ""), (b"f", "Zg"), (b"fo", "Zm8"), (b"foo", "Zm9v"), (b"\xFB\xFF", "-_8")] {
             let mut out = Vec::new();
-            encode(bytes, &mut out);
+            encode(bytes, |characters| out.extend_from_slice(characters));
             assert_eq!(out, text.as_bytes());
             let mut decoded = [0; 8];
             assert_eq!(decode(text.as_bytes(), &mut decoded), Some(bytes.len()));

@@ -15,6 +15,8 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use super::base64url;
 use super::hex::hex;
 use super::request_id::{RequestId, is_canonical_integer};
@@ -167,7 +169,8 @@ fn parse_suffix(suffix: &[u8]) -> Option<Origin> {
 pub struct IdEncoder {
     nonce: StreamNonce,
     nonce_text: [u8; 16],
-    suffix: Box<[u8]>,
+    /// Few are longer: those of an integer or of a short text.
+    suffix: SmallVec<[u8; 24]>,
 }
 
 impl IdEncoder {
@@ -186,12 +189,12 @@ impl IdEncoder {
             }
             _ => &mut [],
         };
-        let mut suffix = Vec::with_capacity(1 + base64url::encoded_len(name.len()));
+        let mut suffix = SmallVec::new();
         if *origin != Origin::Standalone {
             suffix.push(b'.');
-            base64url::encode(name, &mut suffix);
+            base64url::encode(name, |characters| suffix.extend_from_slice(characters));
         }
-        Self { nonce, nonce_text: base64url::encode_12(&nonce.0), suffix: suffix.into() }
+        Self { nonce, nonce_text: base64url::encode_12(&nonce.0), suffix }
     }
 
     /// The stream whose ids are written.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smol_str::SmolStr;
+
 /// The id of a JSON-RPC request.
 ///
 /// An integer keeps its digits as text, so ids beyond 64 bits survive unchanged, and `1` and `"1"`
@@ -10,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RequestId {
     /// Decimal digits without leading zeros, with an optional leading `-`; never `-0`.
-    Integer(Arc<str>),
+    Integer(SmolStr),
     /// The decoded text of a JSON string.
     Text(Arc<str>),
 }
@@ -79,7 +81,8 @@ impl RequestId {
     /// The digits or the text, without a mark of which it is: for logs, never for look-ups.
     pub fn as_text(&self) -> &str {
         match self {
-            Self::Integer(text) | Self::Text(text) => text,
+            Self::Integer(digits) => digits,
+            Self::Text(text) => text,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The requests of a stream, and how far each of them is.
 
+use smallvec::SmallVec;
+
 use super::SynthesizedEnd;
 use crate::protocol::RequestId;
 
@@ -16,7 +18,7 @@ enum State {
 
 /// The requests that a stream was opened for. None of a stream that is known from the store only.
 #[derive(Debug, Default)]
-pub(super) struct Requests(Vec<(RequestId, State)>);
+pub(super) struct Requests(SmallVec<[(RequestId, State); 1]>);
 
 impl Requests {
     /// All open.

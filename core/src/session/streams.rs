@@ -165,12 +165,12 @@ impl Session {
             Some(_) => Machine::new(rules, self.pacing, chain.tag()),
             None => Machine::follow(rules, self.pacing, chain.tag(), Follow::default()),
         };
-        let mut stream = Stream::new(nonce, origin, machine, chain);
+        let mut stream = Box::new(Stream::new(nonce, origin, machine, chain));
         stream.requests = Requests::new(requests);
         // Where there is no priming event the first heartbeat comes in the place of the comment: an id is worth more.
         let first_ms = (!rules.priming).then_some(self.pacing.first_comment_ms);
         stream.heartbeat = pace.as_ref().and_then(|pace| Heartbeat::new(now, pace, first_ms));
-        self.streams.insert(nonce, Box::new(stream));
+        self.streams.insert(nonce, stream);
         self.last_contact = now;
         if let Some(pace) = pace {
             let _ = self.handle(now, nonce, Input::Pace(pace.pace.paced()), out);
