@@ -135,13 +135,14 @@ fn is_suspect(byte: u8) -> bool {
 /// per byte, which compiles to vector instructions.
 fn find_suspect(bytes: &[u8]) -> Option<usize> {
     const CHUNK: usize = 32;
-    let mut at = 0;
-    for chunk in bytes.chunks_exact(CHUNK) {
-        if chunk.iter().fold(0, |found, byte| found | u8::from(is_suspect(*byte))) != 0 {
-            break;
-        }
-        at += CHUNK;
+    let is_clean = |chunk: &[u8; CHUNK]| chunk.iter().fold(0, |found, byte| found | u8::from(is_suspect(*byte))) == 0;
+    let (chunks, _) = bytes.as_chunks();
+    let clean = chunks.iter().take_while(|chunk| is_clean(chunk)).count();
+    // The rest is tested in one chunk with some of the bytes before it.
+    if clean == chunks.len() && bytes.last_chunk().is_some_and(is_clean) {
+        return None;
     }
+    let at = clean * CHUNK;
     bytes[at..].iter().position(|byte| is_suspect(*byte)).map(|offset| at + offset)
 }
 

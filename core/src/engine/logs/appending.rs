@@ -1,5 +1,7 @@
 //! What the machines append to their logs, and what becomes of it where the store refuses.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 
 use crate::engine::lines::log_later;
@@ -11,12 +13,21 @@ use crate::store::{Append, StoreError};
 use crate::stream::{EventKind, Input, Paced, Seq, StoredEvent};
 use crate::sync::Arc;
 
+/// Bytes that a thread keeps for writing its next frame.
+const KEPT_BYTES: usize = 16 << 10;
+
+thread_local! {
+    /// Where a frame is written, before it is copied to a block of its own size.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Change<'_> {
     pub(crate) fn append_to_log(&mut self, nonce: StreamNonce, first: Seq, paced: Option<Paced>) {
         let Some(stream) = self.state.session.stream(nonce) else { return };
         let mut chain = stream.chain;
         let events = stream.machine.asked();
-        let mut scratch = Vec::new();
+        // A thread that ends has none.
+        let mut scratch = SCRATCH.try_with(RefCell::take).unwrap_or_default();
         let mut stored = Vec::with_capacity(events.len());
         for (seq, event) in (first..).zip(events) {
             chain = chain.then(&event.payload, self.cell.shared.chain_key.as_ref());
@@ -28,6 +39,9 @@ impl Change<'_> {
                     "large event: clients with a smaller buffer will drop it");
             }
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
+        }
+        if scratch.capacity() <= KEPT_BYTES {
+            let _ = SCRATCH.try_with(|kept| kept.replace(scratch));
         }
         let append = Append { events: stored, chain: chain.0, paced, ..self.empty_append(stream, first) };
         self.put(nonce, self.state.epoch, Write::Append(append));
