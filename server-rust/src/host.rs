@@ -101,11 +101,11 @@ impl Host {
         let (dialect, wake) = (&Dialect::NEUTRAL, signal.clone());
         let look_up = self.engine.look_up_session(session, principal, last_event_id, dialect, wake, 0)?;
         loop {
+            // A store that does not answer in time is given up at a tick, and a session that gave way is ended at one.
+            self.arm_for_engine();
             if let Some(told) = look_up.take() {
                 return told;
             }
-            // A store that does not answer in time is given up at a tick.
-            self.arm_for_engine();
             signal.woken().await;
         }
     }

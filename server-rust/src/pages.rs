@@ -32,8 +32,6 @@ impl Pages {
     ) -> Result<Self, Refusal> {
         let signal = Signal::new();
         let connection = open(Arc::clone(&signal))?;
-        // A session that gave way for the one of this connection is to be ended.
-        host.arm_for_engine();
         Ok(Self { connection, signal, host: Arc::clone(host), waits: false })
     }
 

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use tailrope_core::engine::SessionHandle;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -24,7 +25,7 @@ pub(crate) struct Table<S> {
 }
 
 struct State<S> {
-    sessions: HashMap<Arc<str>, Arc<S>>,
+    sessions: HashMap<Arc<str>, Arc<S>, RandomState>,
     /// With so many, those that have ended are thrown out.
     full: usize,
 }
@@ -41,7 +42,7 @@ impl<S: Handlers> Table<S> {
     }
 
     fn of(full: usize) -> Self {
-        Self { state: Mutex::new(State { sessions: HashMap::new(), full }), told: Notify::new() }
+        Self { state: Mutex::new(State { sessions: HashMap::default(), full }), told: Notify::new() }
     }
 
     /// Takes handlers whose session has not ended.

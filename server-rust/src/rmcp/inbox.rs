@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 /// Messages that may wait. A client that sends faster than its session takes has to wait itself (I11).
 const MAX_MESSAGES: usize = 64;
 
-/// A queue that holds no memory while it is empty, as a thousand idle sessions have one each.
+/// A queue that has room for one message at most while it is empty, as a thousand idle sessions have one each.
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
@@ -67,7 +67,7 @@ impl Inbox {
     fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<ClientJsonRpcMessage>> {
         let mut state = self.state();
         if let Some(message) = state.messages.pop_front() {
-            if state.messages.is_empty() {
+            if state.messages.is_empty() && state.messages.capacity() > 1 {
                 state.messages = VecDeque::new();
             }
             drop(state);

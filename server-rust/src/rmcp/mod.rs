@@ -9,6 +9,7 @@ mod inbox;
 mod lean;
 mod messages;
 mod recent;
+mod scratch;
 mod served;
 mod sessions;
 mod transport;

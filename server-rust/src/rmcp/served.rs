@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
+use foldhash::fast::RandomState;
 use rmcp::model::{
     ClientJsonRpcMessage, Extensions, GetExtensions as _, GetMeta as _, JsonRpcMessage, ProgressToken,
     RequestId as RmcpId, ServerJsonRpcMessage, ServerNotification,
@@ -61,7 +62,7 @@ impl Drop for Running {
 /// Where messages belong that do not say it themselves.
 #[derive(Default)]
 struct Routes {
-    by_token: HashMap<ProgressToken, RequestId>,
+    by_token: HashMap<ProgressToken, RequestId, RandomState>,
     /// The client's request that a question of the server is related to.
     questions: HashMap<RequestId, RequestId>,
 }
@@ -154,7 +155,7 @@ impl Served {
 
     /// Sends a message of the server.
     pub(crate) fn send(&self, mut message: ServerJsonRpcMessage) -> Sending {
-        let payload = lean::write_progress(&mut message).map_or_else(|| json(&message), Into::into);
+        let payload = lean::write_progress(&mut message).unwrap_or_else(|| json(&message));
         let (mut kind, mut id, mut related) = (OutgoingKind::Notification, None, None);
         match &message {
             JsonRpcMessage::Response(response) => (kind, id) = (OutgoingKind::Response, Some(request_id(&response.id))),

@@ -4,12 +4,11 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::LazyLock;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, Response, StatusCode};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tailrope_core::engine;
 use tailrope_core::exchange::AnswerHead;
@@ -22,18 +21,9 @@ use crate::source::Source;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The headers of each stream of events, with a place for its session. To copy them takes less time than to put them together.
-static EVENT_STREAM: LazyLock<HeaderMap> = LazyLock::new(|| {
-    let mut headers = HeaderMap::new();
-    headers.insert(SESSION_ID, HeaderValue::from_static(""));
-    if let Some(content_type) = AnswerHead::EVENT_STREAM.content_type {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    }
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
-    // Proxies that buffer would hold events back (W-030).
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    headers
-});
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+/// Room for the headers of an answer. hyper reads the headers of the next request into the same map, which has six from the SDKs.
+const HEADERS: usize = 6;
 
 /// The body of an answer: known as a whole, or the events of a stream as they come.
 ///
@@ -157,14 +147,17 @@ fn answer(head: &AnswerHead, session_id: Option<&HeaderValue>, body: ResponseBod
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
-    if head.content_type == AnswerHead::EVENT_STREAM.content_type {
-        headers.clone_from(&EVENT_STREAM);
-    } else if let Some(content_type) = head.content_type {
+    headers.reserve(HEADERS);
+    if let Some(content_type) = head.content_type {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
-    match session_id.filter(|id| head.names_session && !id.is_empty()) {
-        Some(id) => drop(headers.insert(SESSION_ID, id.clone())),
-        None => drop(headers.remove(SESSION_ID)),
+    if head.content_type == AnswerHead::EVENT_STREAM.content_type {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+        // Proxies that buffer would hold events back (W-030).
+        headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    }
+    if let Some(id) = session_id.filter(|id| head.names_session && !id.is_empty()) {
+        headers.insert(SESSION_ID, id.clone());
     }
     if let Some(retry_after_s) = head.retry_after_s() {
         headers.insert(RETRY_AFTER, retry_after_s.into());

@@ -32,12 +32,15 @@ impl Hosts {
 impl Name {
     fn is(&self, asked: &str) -> bool {
         let Some((host, rest)) = asked.split_at_checked(self.host.len()) else { return false };
+        if !host.eq_ignore_ascii_case(&self.host) {
+            return false;
+        }
         let port = match rest.strip_prefix(':') {
             None if rest.is_empty() => None,
             Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port.parse::<u16>().ok(),
             _ => return false,
         };
-        host.eq_ignore_ascii_case(&self.host) && (self.port.is_none() || self.port == port)
+        self.port.is_none() || self.port == port
     }
 }
 

@@ -4,6 +4,8 @@
 mod ids;
 #[path = "../../src/rmcp/lean.rs"]
 mod own;
+#[path = "../../src/rmcp/scratch.rs"]
+mod scratch;
 
 use std::iter;
 
