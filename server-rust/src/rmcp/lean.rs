@@ -20,7 +20,7 @@ pub(crate) fn call(envelope: &Envelope, body: &[u8]) -> Option<ClientJsonRpcMess
         return None;
     }
     let id = rmcp_id(envelope.id.as_ref()?)?;
-    // As text, whose strings need not be looked at once more.
+    // From text: of bytes, each string would be looked at once more.
     let params = str::from_utf8(&body[envelope.params.clone()]).ok()?;
     let mut params: CallToolRequestParams = serde_json::from_str(params).ok()?;
     let meta = params.meta.take();

@@ -175,9 +175,12 @@ impl Served {
         if let Some(id) = id.filter(|_| kind == OutgoingKind::Response) {
             lock(&self.routes).forget(&id);
         }
-        let message = if kind == OutgoingKind::Response { self.answer_initialize(message) } else { Some(message) };
-        if let (Some((recent, json)), Some(message)) = (recent, message) {
-            recent.keep(json, message);
+        let waiter = if kind == OutgoingKind::Response { self.initialize_waiter(&message) } else { None };
+        match (waiter, recent) {
+            // It may be gone with its client.
+            (Some(waiter), _) => drop(waiter.send(message)),
+            (None, Some((recent, json))) => recent.keep(json, message),
+            (None, None) => {}
         }
         match kind {
             // The engine answers for a response that is not stored (I9).
@@ -186,18 +189,15 @@ impl Served {
         }
     }
 
-    /// Hands the answer to `initialize` to its waiter. Returns any other message.
-    fn answer_initialize(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
-        let answered = match &message {
+    /// Who waits for this message, where it is the answer to `initialize`.
+    fn initialize_waiter(&self, message: &ServerJsonRpcMessage) -> Option<oneshot::Sender<ServerJsonRpcMessage>> {
+        let answered = match message {
             JsonRpcMessage::Response(response) => Some(&response.id),
             JsonRpcMessage::Error(error) => error.id.as_ref(),
             JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
         };
         let is_it = |initializing: &mut (RmcpId, _)| Some(&initializing.0) == answered;
-        let Some((_, sender)) = lock(&self.initializing).take_if(is_it) else { return Some(message) };
-        // Its client may be gone.
-        let _ = sender.send(message);
-        None
+        lock(&self.initializing).take_if(is_it).map(|(_, waiter)| waiter)
     }
 
     /// Waits for what a sender has to wait for.

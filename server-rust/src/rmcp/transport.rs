@@ -39,10 +39,12 @@ impl Transport<RoleServer> for SessionTransport {
     ) -> impl Future<Output = Result<(), EngineError>> + Send + 'static {
         // At once, as rmcp polls the futures of several messages in any order.
         let sent = self.0.send(message);
-        let served = Arc::clone(&self.0);
         let at_once = Outcomes::at_once(&sent);
         // Boxed, as it is rare and large: rmcp spawns a task for each message, which would keep room for it.
-        let waits = at_once.is_none().then(|| Box::pin(async move { served.finish(sent).await }));
+        let waits = at_once.is_none().then(|| {
+            let served = Arc::clone(&self.0);
+            Box::pin(async move { served.finish(sent).await })
+        });
         async move {
             match waits {
                 Some(waits) => waits.await,

@@ -22,8 +22,8 @@ use crate::source::Source;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-/// Room for the headers of an answer. hyper reads the headers of the next request into the same map, which has six from the SDKs.
-const HEADERS: usize = 6;
+/// So many headers has a stream of events.
+const HEADERS: usize = 4;
 
 /// The body of an answer: known as a whole, or the events of a stream as they come.
 ///
