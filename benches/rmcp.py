@@ -1,7 +1,8 @@
 """The Rust servers: what is measured of them, what each should reach, and results/rust.md.
 
-There are four of them (benches/rust): rmcp's own service with an event store in memory, which is `stock` here; the same
-service with our session manager; our service; and hyper with nothing behind it, which is what HTTP takes at least.
+There are five of them (benches/rust): rmcp's own service with an event store in memory, which is `stock` here; the same
+service with our session manager; our service; the same with tools that have no SDK; and hyper with nothing behind it,
+which is what HTTP takes at least.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from rows import Results, Row, names, number, ratio, ratios, shown, times, value
 
 OUT = Path(__file__).resolve().parent / "results" / "rust.md"
 STOCK, BARE = "stock", "bare"
-OURS = ("tower", "rmcp")
-SIDES = (STOCK, "rmcp", "tower", BARE)
+OURS = ("tower", "json", "rmcp")
+SIDES = (STOCK, "rmcp", "tower", "json", BARE)
 TITLES = {
     STOCK: "rmcp",
     "rmcp": "rmcp, our session manager",
     "tower": "our service",
+    "json": "our service, no SDK",
     BARE: "hyper alone",
 }
+# What is set beside what.
+PAIRS = ((STOCK, "rmcp"), (STOCK, "tower"), (BARE, "tower"), (BARE, "json"))
 
 
 def _row(row: Row) -> Row:
@@ -42,7 +46,11 @@ ROWS = [
 NAMES = names(ROWS)
 # What has no sessions and stores nothing cannot be asked for more. What a plain store of rmcp's replays has no live
 # end, so that a herd of its clients would ask again and again.
-GROUPS = {BARE: {"echo", "emit", "memory"}, STOCK: {"echo", "emit", "replay", "poll", "memory", "events"}}
+GROUPS = {
+    BARE: {"echo", "emit", "memory"},
+    "json": {"echo", "emit"},
+    STOCK: {"echo", "emit", "replay", "poll", "memory", "events"},
+}
 # How many times rmcp's value a row takes; of what is no rate, at most.
 BARS = {
     "tower": {
@@ -54,7 +62,7 @@ BARS = {
     "rmcp": {row.title: 1.0 for row in ROWS if row.plain},
 }
 # What part of the calls that hyper alone answers.
-OF_BARE = {"tower": {"echo, 32 sessions": 0.5}}
+OF_BARE = {side: {"echo, 32 sessions": 0.5} for side in ("tower", "json")}
 
 
 def is_asked(side: str, row: Row) -> bool:
@@ -92,12 +100,12 @@ def table(results: Results, groups: list[str]) -> list[str]:
     return wrong
 
 
-def _spread(results: Results, row: Row, side: str) -> str:
-    found = sorted(ratios(results, row, (STOCK, side)))
+def _spread(results: Results, row: Row, pair: tuple[str, str]) -> str:
+    found = sorted(ratios(results, row, pair))
     if not found:
         return ""
     low, high = found[len(found) // 4], found[-1 - len(found) // 4]
-    return f"{times(ratio(results, row, (STOCK, side)))} ({times(low)} to {times(high)})"
+    return f"{times(ratio(results, row, pair))} ({times(low)} to {times(high)})"
 
 
 def page(report: dict[str, Any], part: dict[str, Any]) -> str:
@@ -122,17 +130,16 @@ def page(report: dict[str, Any], part: dict[str, Any]) -> str:
         "rate, so that a machine that is slower for a while is so for all. All have the same tools and one",
         "thread; the load client takes most of a second core. `rmcp` is the SDK's own service with its own session",
         "manager and an event store in memory; `our session manager` is that service with `Sessions`, `our service` is",
-        "`TailropeService`. `hyper alone` parses each request, answers it and stores nothing. A ratio is beside rmcp:",
-        "the median of the turns, and between which values the middle half of them lies.",
+        "`TailropeService` with tools of rmcp, and with `no SDK` its tools take and give JSON. `hyper alone` parses",
+        "each request, answers it and stores nothing. A ratio is the median of the turns; in brackets is between which",
+        "values the middle half of them lies.",
         "",
-        f"| | {' | '.join(TITLES[side] for side in SIDES)} | our session manager / rmcp | our service / rmcp |",
-        "|---|" + "---|" * (len(SIDES) + 2),
+        f"| | {' | '.join([*TITLES.values(), *(f'{TITLES[ours]} / {TITLES[beside]}' for beside, ours in PAIRS)])} |",
+        "|---|" + "---|" * (len(SIDES) + len(PAIRS)),
     ]
     for row, title in NAMES.items():
         cells = [shown(value(results, side, row.measure, row.field), row.unit) for side in SIDES]
-        lines.append(
-            f"| {title} | {' | '.join([*cells, *(_spread(results, row, side) for side in ('rmcp', 'tower'))])} |"
-        )
+        lines.append(f"| {title} | {' | '.join([*cells, *(_spread(results, row, pair) for pair in PAIRS)])} |")
     wrong = [each for row in ROWS for side in OURS for each in missed(results, side, row)]
     lines += ["", "Below what is aimed at: " + "; ".join(wrong) + "." if wrong else "All that is aimed at is reached."]
     return "\n".join(lines) + "\n"

@@ -1,9 +1,11 @@
-//! The Rust servers of the benchmarks: `tailrope-bench-server --flavor tower|rmcp|stock|bare --port N`.
+//! The Rust servers of the benchmarks: `tailrope-bench-server --flavor tower|json|rmcp|stock|bare --port N`.
 //!
-//! `tower` is our service, `rmcp` rmcp's service with our session manager, `stock` the same with its own and an event store in
-//! memory, and `bare` hyper with nothing behind it. One thread serves all of them, and prints `READY` when it listens.
+//! `tower` is our service with tools of rmcp, `json` the same with tools that have no SDK, `rmcp` rmcp's service with our session
+//! manager, `stock` the same with its own and an event store in memory, and `bare` hyper with nothing behind it. One thread serves all of
+//! them, and prints `READY` when it listens.
 
 mod bare;
+mod json;
 #[path = "../../../tests/servers/rust/src/load.rs"]
 mod load;
 #[path = "../../../tests/servers/rust/src/plain_store.rs"]
@@ -86,6 +88,10 @@ async fn serve(flavor: &str, port: u16) -> Result<(), Fault> {
     match flavor {
         "tower" => {
             let service = TailropeService::new(|| Ok(Tools), engine(), ServiceConfig::default());
+            listen(port, TowerToHyperService::new(service)).await
+        }
+        "json" => {
+            let service = TailropeService::json_rpc(json::Tools, engine(), ServiceConfig::default());
             listen(port, TowerToHyperService::new(service)).await
         }
         "rmcp" => {
