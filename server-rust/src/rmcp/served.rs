@@ -62,6 +62,7 @@ impl Drop for Running {
 /// Where messages belong that do not say it themselves.
 #[derive(Default)]
 struct Routes {
+    /// Looked into for each progress message. Clients choose the keys, so the hash has a secret.
     by_token: HashMap<ProgressToken, RequestId, RandomState>,
     /// The client's request that a question of the server is related to.
     questions: HashMap<RequestId, RequestId>,
