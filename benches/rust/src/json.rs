@@ -5,8 +5,8 @@ use tailrope_server::{Call, Handler, RpcError};
 
 pub(crate) struct Tools;
 
-/// The code of JSON-RPC for parameters that are wrong.
 const INVALID_PARAMS: i32 = -32602;
+const INTERNAL_ERROR: i32 = -32603;
 
 impl Handler for Tools {
     async fn call(&self, call: Call) -> Result<Value, RpcError> {
@@ -36,7 +36,7 @@ async fn emit(call: &Call) -> Result<String, RpcError> {
     for n in 1..=total {
         let progress = json!({ "progressToken": token, "progress": n, "total": total, "message": message });
         let told = call.notify("notifications/progress", progress).await;
-        told.map_err(|error| RpcError::new(-32603, error.to_string()))?;
+        told.map_err(|error| RpcError::new(INTERNAL_ERROR, error.to_string()))?;
     }
     Ok(total.to_string())
 }

@@ -319,18 +319,12 @@ fn accepts(accept: Option<&str>, media_type: &str, rule: AcceptRule) -> bool {
 
 /// Whether an entry of `Accept` stands for a media type.
 fn covers(entry: &[u8], media_type: &[u8]) -> bool {
-    let entry = entry.trim_ascii_start();
-    let after = |name: &[u8]| {
-        let (start, rest) = entry.split_at_checked(name.len())?;
-        start.eq_ignore_ascii_case(name).then_some(rest)
-    };
-    // Parameters follow, or nothing.
-    let is_end = |rest: &[u8]| matches!(rest.trim_ascii_start().first(), None | Some(b';'));
-    let family = media_type.iter().position(|byte| *byte == b'/').map_or(media_type, |end| &media_type[..end]);
-    after(media_type).is_some_and(is_end)
-        || [family, b"*"]
-            .into_iter()
-            .any(|family| after(family).and_then(|rest| rest.strip_prefix(b"/*")).is_some_and(is_end))
+    let before = |text: &[u8], end: u8| text.iter().position(|byte| *byte == end).unwrap_or(text.len());
+    let name = entry[..before(entry, b';')].trim_ascii();
+    match name.strip_suffix(b"/*") {
+        Some(family) => family == b"*" || family.eq_ignore_ascii_case(&media_type[..before(media_type, b'/')]),
+        None => name.eq_ignore_ascii_case(media_type),
+    }
 }
 
 fn is_json(content_type: Option<&str>, wording: Wording) -> bool {

@@ -1,7 +1,6 @@
 //! The messages that come most often, calls of tools and progress, between rmcp's types and ours. In rmcp's own way they take several
 //! times as long: it tries one kind of message after the other, and makes a tree of each notification.
 
-use bytes::Bytes;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage,
     JsonRpcNotification, MetaObject, NotificationMetaObject, NumberOrString, ProgressNotification,
@@ -12,7 +11,9 @@ use serde_json::value::RawValue;
 use tailrope_core::protocol::{Envelope, Fields, Kind};
 
 use super::ids::{request_id, rmcp_id};
-use super::scratch;
+
+/// Bytes to make room for before a message is written. Most take less.
+pub(crate) const JSON_ROOM: usize = 256;
 
 /// Reads the call of a tool. None where it is anything else, or wrong: rmcp says what.
 pub(crate) fn call(envelope: &Envelope, body: &[u8]) -> Option<ClientJsonRpcMessage> {
@@ -54,43 +55,41 @@ pub(crate) fn envelope(message: &ClientJsonRpcMessage) -> Option<Envelope> {
 const PROGRESS: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":"#;
 
 /// The JSON of progress. None where it is anything else. The message is as before.
-pub(crate) fn write_progress(message: &mut ServerJsonRpcMessage) -> Option<Bytes> {
+pub(crate) fn write_progress(message: &mut ServerJsonRpcMessage) -> Option<Vec<u8>> {
     let JsonRpcMessage::Notification(JsonRpcNotification { notification, .. }) = message else { return None };
     let ServerNotification::ProgressNotification(progress) = notification else { return None };
     let extensions = &progress.extensions;
     if extensions.get::<NotificationMetaObject>().is_some() || extensions.get::<MetaObject>().is_some() {
         return None;
     }
-    scratch::written(|json| {
-        json.extend_from_slice(PROGRESS.as_bytes());
-        let text = progress.params.message.take();
-        let written = serde_json::to_writer(&mut *json, &progress.params);
-        progress.params.message = text;
-        written?;
-        if let Some(text) = &progress.params.message {
-            // Behind the other parameters, before their end.
-            json.pop();
-            json.extend_from_slice(br#","message":"#);
-            write_text(json, text)?;
-            json.push(b'}');
-        }
+    let mut json = Vec::with_capacity(JSON_ROOM);
+    json.extend_from_slice(PROGRESS.as_bytes());
+    let text = progress.params.message.take();
+    let written = serde_json::to_writer(&mut json, &progress.params);
+    progress.params.message = text;
+    written.ok()?;
+    if let Some(text) = &progress.params.message {
+        // Behind the other parameters, before their end.
+        json.pop();
+        json.extend_from_slice(br#","message":"#);
+        write_text(&mut json, text)?;
         json.push(b'}');
-        serde_json::Result::Ok(())
-    })
-    .ok()
+    }
+    json.push(b'}');
+    Some(json)
 }
 
 /// Writes a text as JSON. Most have nothing to escape, which is seen faster than it is written byte by byte.
-fn write_text(json: &mut Vec<u8>, text: &str) -> serde_json::Result<()> {
+fn write_text(json: &mut Vec<u8>, text: &str) -> Option<()> {
     let is_plain = |byte: &u8| (*byte >= b' ') & (*byte != b'"') & (*byte != b'\\');
     if !text.as_bytes().iter().fold(true, |plain, byte| plain & is_plain(byte)) {
-        return serde_json::to_writer(json, text);
+        return serde_json::to_writer(json, text).ok();
     }
     json.reserve(text.len() + 2);
     json.push(b'"');
     json.extend_from_slice(text.as_bytes());
     json.push(b'"');
-    Ok(())
+    Some(())
 }
 
 /// Reads progress that [`write_progress`] wrote. None where it is anything else, has members that rmcp does not know, or a number that

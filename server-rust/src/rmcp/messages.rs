@@ -13,7 +13,7 @@ use serde_json::Value;
 use tailrope_core::exchange::Admission;
 use tailrope_core::protocol::{Body, Envelope, EnvelopeError, Head, Kind, Operation, jsonrpc};
 
-use crate::rmcp::{lean, scratch};
+use crate::rmcp::lean;
 
 pub(crate) type Context = rmcp::service::RequestContext<RoleServer>;
 
@@ -65,7 +65,9 @@ pub(crate) fn admitted(message: &ClientJsonRpcMessage) -> Result<Admission, Enve
 /// # Panics
 /// Never: rmcp's messages are made of strings, numbers, and maps with text for keys.
 pub(crate) fn json(message: &impl serde::Serialize) -> Bytes {
-    scratch::written(|json| serde_json::to_writer(json, message)).expect("a message of rmcp is JSON")
+    let mut json = Vec::with_capacity(lean::JSON_ROOM);
+    serde_json::to_writer(&mut json, message).expect("a message of rmcp is JSON");
+    json.into()
 }
 
 /// A message of the log, as it is: what its type knows is left to the client. None where it is no message of a server.

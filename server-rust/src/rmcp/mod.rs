@@ -9,7 +9,6 @@ mod inbox;
 mod lean;
 mod messages;
 mod recent;
-mod scratch;
 mod served;
 mod sessions;
 mod transport;

@@ -156,7 +156,7 @@ impl Served {
 
     /// Sends a message of the server.
     pub(crate) fn send(&self, mut message: ServerJsonRpcMessage) -> Sending {
-        let payload = lean::write_progress(&mut message).unwrap_or_else(|| json(&message));
+        let payload = lean::write_progress(&mut message).map_or_else(|| json(&message), Into::into);
         let (mut kind, mut id, mut related) = (OutgoingKind::Notification, None, None);
         match &message {
             JsonRpcMessage::Response(response) => (kind, id) = (OutgoingKind::Response, Some(request_id(&response.id))),

@@ -4,8 +4,6 @@
 mod ids;
 #[path = "../../src/rmcp/lean.rs"]
 mod own;
-#[path = "../../src/rmcp/scratch.rs"]
-mod scratch;
 
 use std::iter;
 

@@ -194,7 +194,7 @@ fn o1_an_owner_that_the_store_forgot_takes_what_came_for_it() {
     let connection = relay(&find(&fleet, 2), &tool_call(2));
     fleet.settle();
     fleet.forget_owner(0, "s", before);
-    // It looks without a hint.
+    // It looks without a hint. When it does is rounded up.
     fleet.benches[1].advance(300_000 + 500);
     assert_eq!(serve(&owner), [""; 0], "it is not its owner's");
     (0..2).for_each(|_| fleet.benches[1].advance(500));
