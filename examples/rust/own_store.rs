@@ -54,11 +54,15 @@ pub(crate) async fn serve(
         Engine::new(Options { store: Some(open(folder)?), owner_lost_ms: OWNER_LOST_MS, ..Options::default() });
     let service = TailropeService::json_rpc(Builds, engine, ServiceConfig::default());
     let app = Router::new().route_service("/mcp", service.clone());
+    let draining = service.clone();
     let drained = async move {
         stop.await;
-        service.drain(Drain::default()).await;
+        draining.drain(Drain::default()).await;
     };
-    axum::serve(listener, app).with_graceful_shutdown(drained).await
+    axum::serve(listener, app).with_graceful_shutdown(drained).await?;
+    // Calls that came at the last moment.
+    service.drain(Drain::default()).await;
+    Ok(())
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -36,7 +36,8 @@ pub struct Drain {
     /// Each client is told up to this much more, in milliseconds, so that not all come back at once. Half of `retry_ms` where there is
     /// none.
     pub spread_ms: Option<u32>,
-    /// How long to wait for connections to end, and for calls, in milliseconds; the option `drain_within_ms` where there is none.
+    /// How long to wait for connections to end, and for calls, in milliseconds from the first drain on; the option `drain_within_ms` where
+    /// there is none.
     pub within_ms: Option<u64>,
 }
 

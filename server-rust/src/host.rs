@@ -44,6 +44,7 @@ struct State {
     due: Option<Instant>,
     /// There is a task. It goes with its runtime, and the next runtime gets one of its own.
     has_task: bool,
+    draining_since: Option<Instant>,
 }
 
 impl fmt::Debug for Host {
@@ -110,12 +111,13 @@ impl Host {
         }
     }
 
-    /// Closes every connection, and waits for calls whose end another process could show. Whether nothing is
-    /// left.
+    /// Closes every connection, and waits for calls whose end another process could show, for so long from the first drain on. Whether
+    /// nothing is left.
     pub(crate) async fn drain(self: &Arc<Self>, drain: Drain) -> bool {
         let options = self.engine.options();
         self.engine.drain(options.drain(drain.retry_ms, drain.spread_ms));
-        let end = Instant::now() + Duration::from_millis(drain.within_ms.unwrap_or(options.drain_within_ms));
+        let since = *self.state().draining_since.get_or_insert_with(Instant::now);
+        let end = since + Duration::from_millis(drain.within_ms.unwrap_or(options.drain_within_ms));
         let is_over = loop {
             let is_over = self.engine.stats().connections == 0 && !self.engine.is_handing_over();
             if is_over || Instant::now() >= end {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::Clock;
 use tailrope_server::{
-    Call, Close, Engine, Handler, Identity, JsonRpcServer, Options, ResponseBody, RpcError, ServiceConfig,
+    Call, Close, Drain, Engine, Handler, Identity, JsonRpcServer, Options, ResponseBody, RpcError, ServiceConfig,
     TailropeService,
 };
 use tokio::io::AsyncWriteExt as _;
@@ -323,6 +323,19 @@ async fn i11_a_reader_that_takes_nothing_is_cut_off_and_comes_back_for_the_rest(
         events = next.into_body();
     }
     assert_eq!(numbers, (0..FLOOD).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn drains_wait_for_as_long_as_the_first_one_may() {
+    let (_, server) = aging(0);
+    let id = open(&server, &[]).await;
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "flood" });
+    let _never_read = begin(&server, "POST", &[("mcp-session-id", &id)], call).await;
+    let (begun, drain) = (Instant::now(), Drain::default().within_ms(3_000));
+    for _ in 0..3 {
+        assert!(!server.drain(drain).await, "a connection is open");
+        assert!((3_000..3_500).contains(&begun.elapsed().as_millis()));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -202,8 +202,9 @@ class Round:
                 break
             if time.monotonic() > deadline:
                 raise call.stream.hung("is not served")
-            # What it has said so far is said.
-            steps["standalone"] = 0 if self.ran(call) else steps.get("standalone", 0)
+            if call.in_fault:
+                # It may run all the same, also later, and says what it has to.
+                steps["standalone"] = 0
             await asyncio.sleep(0.2)
         await self.read(client, call, connection)
         self.judge(call)

@@ -229,7 +229,8 @@ impl Sessions {
     /// Closes every connection because the process is going away, and waits for calls whose end another
     /// process could show. Clients come back, to this process or to another one with the same store.
     ///
-    /// Returns whether nothing is left. Cancel the token of rmcp's configuration afterwards.
+    /// Returns whether nothing is left. A request that comes later is served all the same: drain once more when the HTTP server has
+    /// stopped, and its call is waited for, too. Cancel the token of rmcp's configuration after that.
     pub async fn drain(&self, drain: Drain) -> bool {
         self.host.drain(drain).await
     }

@@ -144,7 +144,24 @@ impl<A: Application> TailropeService<A> {
     /// Closes every connection because the process is going away, and waits for calls whose end another
     /// process could show. Clients come back, to this process or to another one with the same store.
     ///
-    /// Returns whether nothing is left.
+    /// Returns whether nothing is left. A request that comes later is served all the same: drain once more when the HTTP server has
+    /// stopped, and its call is waited for, too.
+    ///
+    /// ```no_run
+    /// # use tailrope_server::{Drain, Handler, JsonRpcServer, TailropeService};
+    /// # async fn serve<H: Handler>(
+    /// #     listener: tokio::net::TcpListener, app: axum::Router, service: TailropeService<JsonRpcServer<H>>,
+    /// # ) -> std::io::Result<()> {
+    /// let draining = service.clone();
+    /// let stop = async move {
+    ///     let _ = tokio::signal::ctrl_c().await;
+    ///     draining.drain(Drain::default()).await;
+    /// };
+    /// axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+    /// service.drain(Drain::default()).await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn drain(&self, drain: Drain) -> bool {
         self.0.host.drain(drain).await
     }

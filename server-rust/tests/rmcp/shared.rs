@@ -14,7 +14,7 @@ use tailrope_server::store::{StoreOptions, open};
 use tailrope_server::{
     Call, Drain, Engine, Handler, Identity, Options, RpcError, ServiceConfig, Sessions, TailropeService,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tower_service::Service;
 
@@ -152,16 +152,35 @@ async fn a_session_that_nobody_has_is_404_everywhere() {
     assert_eq!(peer.listen().await.status(), 404);
 }
 
-/// A whole exchange with a service.
-async fn ask<S, B>(mut at: S, id: Option<String>, body: Value) -> Response<String>
+/// Posts a message to a service, and gives all of the answer.
+async fn ask<S, B>(at: S, id: Option<String>, body: Value) -> Response<String>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
     B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
 {
-    let mut request = Request::post("/").header("host", "localhost").header("content-type", "application/json");
-    request = request.header("accept", "application/json, text/event-stream");
-    request = id.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
-    let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
+    let request = Request::post("/").header("content-type", "application/json");
+    let request = request.header("accept", "application/json, text/event-stream");
+    let request = id.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
+    exchange(at, request, body.to_string()).await
+}
+
+/// Comes back to a stream of a session.
+async fn resume<S, B>(at: S, id: String, cursor: &str) -> Response<String>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    let request = Request::get("/").header("accept", "text/event-stream").header("last-event-id", cursor);
+    exchange(at, request.header("mcp-session-id", id), String::new()).await
+}
+
+/// A whole exchange with a service.
+async fn exchange<S, B>(mut at: S, request: http::request::Builder, body: String) -> Response<String>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    let request = request.header("host", "localhost").body(Full::new(Bytes::from(body))).unwrap();
     let answer = timeout(PATIENCE, at.call(request)).await.expect("an answer begins").unwrap();
     let (head, body) = answer.into_parts();
     let body = timeout(PATIENCE, body.collect()).await.expect("it ends").unwrap().to_bytes();
@@ -280,4 +299,49 @@ async fn o6_requests_that_come_while_rmcp_s_service_adopts_a_session_wait_for_it
     let (slow, make) = Slow::new();
     let (owner, heir) = (Arc::new(place.sessions()), Arc::new(place.sessions().with_adoption(make)));
     slow.ask_twice(service(&owner), service(&heir), owner.drain(Drain::default())).await;
+}
+
+/// Without an SDK: it says when a call begins, and ends it when it is let go.
+struct Held {
+    began: mpsc::UnboundedSender<()>,
+    may_end: Arc<Notify>,
+}
+
+impl Handler for Held {
+    async fn call(&self, call: Call) -> Result<Value, RpcError> {
+        if call.method() == "initialize" {
+            return Ok(json!({
+                "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
+            }));
+        }
+        self.began.send(()).unwrap();
+        self.may_end.notified().await;
+        Ok(json!("held"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i13_a_call_that_comes_when_a_drain_is_over_is_waited_for_by_the_next_one() {
+    let place = Place::new("late");
+    let (began, mut begins) = mpsc::unbounded_channel();
+    let may_end = Arc::<Notify>::default();
+    let service = || {
+        let config = ServiceConfig::default().identity(Identity::default().server_name("late"));
+        TailropeService::json_rpc(Held { began: began.clone(), may_end: may_end.clone() }, place.engine(), config)
+    };
+    let (leaving, other) = (service(), service());
+    let answer = ask(leaving.clone(), None, hello()).await;
+    let id = answer.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+    let drain = Drain::default().within_ms(60_000);
+    assert!(leaving.drain(drain).await, "nothing runs");
+    let late = ask(leaving.clone(), Some(id.clone()), json!({ "jsonrpc": "2.0", "id": 1, "method": "hold" })).await;
+    assert!(late.status() == 200 && !late.body().contains("held"), "it runs, and its client is sent elsewhere");
+    timeout(PATIENCE, begins.recv()).await.expect("it begins");
+    let mut next = std::pin::pin!(leaving.drain(drain));
+    assert!(timeout(Duration::from_millis(200), &mut next).await.is_err(), "a call runs");
+    may_end.notify_one();
+    assert!(next.await, "and has its end");
+    let cursor = late.body().lines().find_map(|line| line.strip_prefix("id: ")).unwrap();
+    let rest = resume(other, id, cursor).await;
+    assert!(rest.body().contains(r#""result":"held""#), "{}", rest.body());
 }

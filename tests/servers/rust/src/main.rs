@@ -25,6 +25,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::routing::any;
+use serde_json::Value;
 use tailrope_core::log_lines::{LineSink, send_lines};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -85,6 +86,7 @@ async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
     });
     let mut out = std::io::stdout();
     writeln!(out, "READY {port}").and_then(|()| out.flush()).map_err(|error| error.to_string())?;
+    let draining = serving.clone();
     let stopping = async move {
         let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
         else {
@@ -94,10 +96,12 @@ async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        serving.drain(&serde_json::Value::Null).await;
-        serving.end();
+        draining.drain(&Value::Null).await;
     };
-    axum::serve(listener, app).with_graceful_shutdown(stopping).await.map_err(|error| error.to_string())
+    axum::serve(listener, app).with_graceful_shutdown(stopping).await.map_err(|error| error.to_string())?;
+    // Calls that came at the last moment.
+    serving.drain(&Value::Null).await;
+    Ok(())
 }
 
 fn main() -> Result<(), String> {

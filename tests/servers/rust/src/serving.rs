@@ -25,14 +25,8 @@ fn left(parts: &Parts) -> Option<Value> {
 
 /// What is served, and how it ends.
 #[derive(Clone)]
-pub(crate) struct Serving {
-    over: CancellationToken,
-    kind: Kind,
-}
-
-#[derive(Clone)]
-enum Kind {
-    Stock(Option<Arc<PlainStore>>),
+pub(crate) enum Serving {
+    Stock(Option<Arc<PlainStore>>, CancellationToken),
     Rmcp(Arc<Sessions>),
     Tower(TailropeService<RmcpServer<Tools>>),
 }
@@ -51,8 +45,7 @@ impl Serving {
         engine: Option<&Engine>,
         lab: &Arc<Lab>,
     ) -> Result<(Self, Router), String> {
-        let over = CancellationToken::new();
-        let mut config = StreamableHttpServerConfig::default().with_cancellation_token(over.clone());
+        let mut config = StreamableHttpServerConfig::default();
         let retry = Duration::from_millis(options.retry_ms.into());
         // Its events would come before ours.
         config = config.with_sse_retry(if engine.is_some() { None } else { Some(retry) });
@@ -69,14 +62,15 @@ impl Serving {
         if options.own_auth {
             identity = identity.principal(named).user(left);
         }
-        let (router, kind) = match (flavor, engine) {
+        Ok(match (flavor, engine) {
             (_, None) => {
                 let has_store = flavor != "rmcp-cache";
                 let store = has_store.then(|| Arc::new(PlainStore::new(options.cap)));
                 let as_rmcp = store.clone().map(|store| -> Arc<dyn EventStore> { store });
                 let stock = Arc::new(Stock::new(as_rmcp, retry, options.idle()));
-                let service = StreamableHttpService::new(factory, stock, config);
-                (Router::new().nest_service(PATH, service), Kind::Stock(store))
+                let over = CancellationToken::new();
+                let service = StreamableHttpService::new(factory, stock, config.with_cancellation_token(over.clone()));
+                (Self::Stock(store, over), Router::new().nest_service(PATH, service))
             }
             ("tower", Some(engine)) => {
                 let mut config = ServiceConfig::default()
@@ -95,17 +89,16 @@ impl Serving {
                     config = config.max_body_bytes(size);
                 }
                 let service = TailropeService::new(factory, engine.clone(), config);
-                (Router::new().nest_service(PATH, service.clone()), Kind::Tower(service))
+                (Self::Tower(service.clone()), Router::new().nest_service(PATH, service))
             }
             ("rmcp", Some(engine)) => {
                 let sessions = Sessions::new(engine.clone()).with_identity(identity).with_adoption(factory.clone());
                 let sessions = Arc::new(sessions);
                 let service = StreamableHttpService::new(factory, Arc::clone(&sessions), config);
-                (Router::new().nest_service(PATH, service), Kind::Rmcp(sessions))
+                (Self::Rmcp(sessions), Router::new().nest_service(PATH, service))
             }
             _ => return Err(format!("there is no flavour {flavor:?}")),
-        };
-        Ok((Self { over, kind }, router))
+        })
     }
 
     /// Lets go of every connection.
@@ -115,23 +108,18 @@ impl Serving {
         drain.retry_ms = number("retry_ms").and_then(|ms| ms.try_into().ok());
         drain.spread_ms = number("spread_ms").and_then(|ms| ms.try_into().ok());
         drain.within_ms = number("within_ms");
-        match &self.kind {
-            Kind::Stock(_) => {}
-            Kind::Rmcp(sessions) => drop(sessions.drain(drain).await),
-            Kind::Tower(service) => drop(service.drain(drain).await),
+        match self {
+            Self::Stock(_, over) => over.cancel(),
+            Self::Rmcp(sessions) => drop(sessions.drain(drain).await),
+            Self::Tower(service) => drop(service.drain(drain).await),
         }
     }
 
     /// The store of rmcp's own session manager.
     pub(crate) fn plain_store(&self) -> Option<&PlainStore> {
-        match &self.kind {
-            Kind::Stock(store) => store.as_deref(),
-            Kind::Rmcp(_) | Kind::Tower(_) => None,
+        match self {
+            Self::Stock(store, _) => store.as_deref(),
+            Self::Rmcp(_) | Self::Tower(_) => None,
         }
-    }
-
-    /// Ends what is left.
-    pub(crate) fn end(&self) {
-        self.over.cancel();
     }
 }
