@@ -319,10 +319,10 @@ impl Engine {
         self.waiters.flush(env);
     }
 
-    /// Whether a drain has sessions here that it has yet to leave to other processes.
+    /// Whether a drain left nothing, once it is over.
     #[napi]
-    pub fn is_handing_over(&self) -> bool {
-        self.engine.is_handing_over()
+    pub fn drained(&self, within_ms: Option<u32>) -> Option<bool> {
+        self.engine.drained(within_ms.map(u64::from))
     }
 
     /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives

@@ -433,8 +433,8 @@ export declare class Engine {
   dueInMs(): number;
   /** Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them. */
   drain(retryMs?: Maybe<number>, spreadMs?: Maybe<number>): void;
-  /** Whether a drain has sessions here that it has yet to leave to other processes. */
-  isHandingOver(): boolean;
+  /** Whether a drain left nothing, once it is over. */
+  drained(withinMs?: Maybe<number>): boolean | null;
   /**
    * The process ends, and every session with it; nothing is taken afterwards. What a store that outlives the process has of
    * them stays there for their clients, and what it was given is written.

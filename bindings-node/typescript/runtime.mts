@@ -371,8 +371,8 @@ export class Runtime {
     this.#engine.drain(retryMs, spreadMs);
   }
 
-  get isDrained(): boolean {
-    return (this.#engine.stats().connections ?? 0) === 0 && !this.#engine.isHandingOver();
+  drained(withinMs: number | undefined): boolean | null {
+    return this.#engine.drained(withinMs);
   }
 }
 
@@ -445,8 +445,8 @@ export interface DrainOptions {
   /** Each client is told up to this much more, so that not all come back at once. Default half of `retryMs`. */
   spreadMs?: number;
   /**
-   * How long to wait for connections to end, and for calls. Default the option `drainWithinMs`. Calls that run on behind it end
-   * when the process does, with an error.
+   * How long to wait for connections to end, and for calls, from the first drain on. Default the option `drainWithinMs`. Calls that
+   * run on behind it end when the process does, with an error.
    */
   withinMs?: number;
 }
@@ -469,13 +469,11 @@ export async function drain({ retryMs, spreadMs, withinMs }: DrainOptions = {}):
   for (const runtime of draining) {
     runtime.drain(...pauses);
   }
-  const longestMs = chosenMs ?? Math.max(0, ...draining.map((runtime) => runtime.options.drainWithinMs));
-  const end = performance.now() + longestMs;
-  while (draining.some((runtime) => !runtime.isDrained)) {
-    if (performance.now() >= end) {
-      return false;
+  for (;;) {
+    const left = draining.map((runtime) => runtime.drained(chosenMs));
+    if (!left.includes(null)) {
+      return left.every((isNothing) => isNothing);
     }
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
-  return true;
 }

@@ -166,9 +166,9 @@ impl Engine {
         calling(py, || self.engine.drain(self.engine.options().drain(retry_ms, spread_ms)));
     }
 
-    /// Whether a drain has sessions here that it has yet to leave to other processes.
-    fn is_handing_over(&self) -> bool {
-        self.engine.is_handing_over()
+    /// Whether a drain left nothing, once it is over.
+    fn drained(&self, within_ms: Option<u64>) -> Option<bool> {
+        self.engine.drained(within_ms)
     }
 
     /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives

@@ -54,6 +54,8 @@ async function stop() {
   server.close();
   // What is in the sockets still leaves. A tool that works on does not keep the process: its events end with it.
   await Promise.race([once(server, 'close'), sleep(1_000)]);
+  // Calls that came at the last moment.
+  await drain();
   process.exit(0);
 }
 

@@ -44,7 +44,6 @@ struct State {
     due: Option<Instant>,
     /// There is a task. It goes with its runtime, and the next runtime gets one of its own.
     has_task: bool,
-    draining_since: Option<Instant>,
 }
 
 impl fmt::Debug for Host {
@@ -116,11 +115,8 @@ impl Host {
     pub(crate) async fn drain(self: &Arc<Self>, drain: Drain) -> bool {
         let options = self.engine.options();
         self.engine.drain(options.drain(drain.retry_ms, drain.spread_ms));
-        let since = *self.state().draining_since.get_or_insert_with(Instant::now);
-        let end = since + Duration::from_millis(drain.within_ms.unwrap_or(options.drain_within_ms));
         let is_over = loop {
-            let is_over = self.engine.stats().connections == 0 && !self.engine.is_handing_over();
-            if is_over || Instant::now() >= end {
+            if let Some(is_over) = self.engine.drained(drain.within_ms) {
                 break is_over;
             }
             self.arm_for_engine();

@@ -226,7 +226,7 @@ class Round:
         call.is_given_up = True
         if connection.status == 503:
             call.is_refused = True
-            self.refused(stream)
+            self.refused(connection)
         elif connection.status == 504 and call.in_fault:
             self.recorder.count("calls whose node cannot tell whether they run")
         elif connection.status not in (None, 200):
@@ -257,7 +257,7 @@ class Round:
             if await self.primed(connection):
                 return connection
             if connection.status == 503:
-                self.refused(stream)
+                self.refused(connection)
             elif connection.status not in (None, 200):
                 raise stream.hung(f"its first connection is answered {connection.status}")
             # A process that ends cuts it.
@@ -304,7 +304,7 @@ class Round:
             await connection.over(PATIENCE_S if status is not None else 0)
             connection.drop()
             if status == 503:
-                self.refused(stream)
+                self.refused(connection)
             elif status is None:
                 self.recorder.count("resumes without an answer")
             else:
@@ -324,11 +324,12 @@ class Round:
             await asyncio.sleep(0.05)
         raise stream.hung(f"cannot be read again, status {connection.status}")
 
-    def refused(self, stream: Stream) -> None:
+    def refused(self, connection: Connection) -> None:
         """A node says that it cannot now. Where nothing was lost, no node has a reason to."""
         self.recorder.count("answers 503")
         if not self.lost:
-            raise stream.hung("answered 503 though nothing is lost")
+            assert connection.stream is not None
+            raise connection.stream.hung(f"answered 503 though nothing is lost: {bytes(connection.body[-300:])!r}")
 
     # Verdicts
 

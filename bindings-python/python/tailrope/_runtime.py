@@ -227,15 +227,6 @@ class Runtime:
     def stats(self) -> dict[str, int]:
         return self._engine.stats() if self._engine is not None else {}
 
-    def drain(self, retry_ms: int | None, spread_ms: int | None) -> None:
-        if self._engine is not None:
-            self._engine.drain(retry_ms, spread_ms)
-
-    @property
-    def is_drained(self) -> bool:
-        engine = self._engine
-        return engine is None or not (engine.stats()["connections"] or engine.is_handing_over())
-
     def leave(self) -> None:
         if self._engine is not None:
             self._engine.leave()
@@ -343,10 +334,12 @@ def stats() -> dict[str, int]:
     return total
 
 
-def drain_now(retry_ms: int | None = None, spread_ms: int | None = None) -> None:
-    """Begins the drain of every engine, without waiting for it. Any thread may call it."""
-    for runtime in runtimes():
-        runtime.drain(retry_ms, spread_ms)
+def drain_now(retry_ms: int | None = None, spread_ms: int | None = None) -> list[Engine]:
+    """Begins the drain of every engine, without waiting for it, and gives them. Any thread may call it."""
+    engines = [runtime._engine for runtime in runtimes() if runtime._engine is not None]
+    for engine in engines:
+        engine.drain(retry_ms, spread_ms)
+    return engines
 
 
 async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, within_ms: int | None = None) -> bool:
@@ -363,30 +356,26 @@ async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, wi
             configured `retry_ms` if that is more.
         spread_ms: each client is told up to this much more, in milliseconds, so that not all come back at once. Default
             half of `retry_ms`.
-        within_ms: how long to wait for connections to end, and for calls, in milliseconds. Default the option
-            `drain_within_ms`. Calls that run on behind it end when the process does, with an error.
+        within_ms: how long to wait for connections to end, and for calls, in milliseconds from the first drain on.
+            Default the option `drain_within_ms`. Calls that run on behind it end when the process does, with an error.
 
     Returns:
         Whether nothing is left: no connection, and no call that another process could show the end of.
     """
-    drain_now(retry_ms, spread_ms)
+    engines = drain_now(retry_ms, spread_ms)
     # It waits on no other kind of loop.
     running_loop()
-    ends_at = drain_ends_at(within_ms)
-    while not all(runtime.is_drained for runtime in runtimes()):
-        if time.monotonic() >= ends_at:
-            return False
+    while None in (left := [engine.drained(within_ms) for engine in engines]):
         await asyncio.sleep(DRAIN_POLL_S)
-    return True
+    return all(left)
 
 
 DRAIN_POLL_S = 0.01
 
 
-def drain_ends_at(within_ms: int | None = None) -> float:
+def drain_ends_at() -> float:
     """Until when a drain that begins now waits, by the monotonic clock."""
-    if within_ms is None:
-        within_ms = max((runtime.drain_within_ms for runtime in runtimes()), default=0)
+    within_ms = max((runtime.drain_within_ms for runtime in runtimes()), default=0)
     return time.monotonic() + within_ms / 1_000
 
 

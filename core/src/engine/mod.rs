@@ -199,7 +199,12 @@ impl Engine {
         if self.0.is_forked() {
             return;
         }
-        if lock(&self.0.draining).replace(drain).is_none() {
+        let is_first = {
+            let mut draining = lock(&self.0.draining);
+            let since = draining.map_or_else(|| self.0.clock.now(), |(_, since)| since);
+            draining.replace((drain, since)).is_none()
+        };
+        if is_first {
             self.0.drained_from.store(self.0.number(), Ordering::SeqCst);
             let Drain { retry_ms, spread_ms } = drain;
             tracing::info!(target: "tailrope", retry_ms, spread_ms, "draining");
@@ -210,13 +215,21 @@ impl Engine {
         }
     }
 
-    /// Whether a drain has sessions here that it has yet to leave to other processes: something runs in them.
-    pub fn is_handing_over(&self) -> bool {
+    /// How a drain ended: true where no connection is left, and no session that something runs in and that other processes could go on
+    /// with; false where `within_ms` have passed since the first drain, which are the option `drain_within_ms` where there are none.
+    /// None while it goes on.
+    pub fn drained(&self, within_ms: Option<u64>) -> Option<bool> {
         if self.0.is_forked() {
-            return false;
+            return Some(true);
         }
+        let since = lock(&self.0.draining).map(|(_, since)| since)?;
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
-        cells.iter().any(|cell| cell.is_handing_over())
+        let is_in_use = self.0.connections.load(Ordering::Relaxed) > 0;
+        if !is_in_use && !cells.iter().any(|cell| cell.is_handing_over()) {
+            return Some(true);
+        }
+        let end = since + within_ms.unwrap_or(self.0.options.drain_within_ms);
+        (end <= self.0.clock.now()).then_some(false)
     }
 
     /// Whether no session is open or looked up, no connection is there, and no session has ended that the host is still to be told

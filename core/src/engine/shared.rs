@@ -66,7 +66,7 @@ pub(crate) struct Shared {
     /// Sessions that were left lately, for the same.
     pub(crate) left: Mutex<Left>,
     /// A drain that has begun.
-    pub(crate) draining: Mutex<Option<Drain>>,
+    pub(crate) draining: Mutex<Option<(Drain, Ms)>>,
     /// The number of the first connection that came after the drain began.
     pub(crate) drained_from: AtomicU64,
     pub(crate) closed: AtomicBool,
@@ -131,7 +131,7 @@ impl Shared {
         drop(replaced);
         // After it can be found, so that a drain or a close that begins now misses no session.
         let draining = *lock(&self.draining);
-        if let Some(drain) = draining {
+        if let Some((drain, _)) = draining {
             cell.drain(drain);
         }
         if let Err(error) = self.check() {

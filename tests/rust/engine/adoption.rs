@@ -247,7 +247,7 @@ fn o17_a_drain_leaves_a_session_to_others_when_nothing_runs_in_it() {
         let running = (revision == NEW).then(|| call(&session, 1));
         here.drain(Drain::after(100));
         if let Some(connection) = running {
-            assert!(here.is_handing_over() && session.is_handing_over());
+            assert!(here.drained(None).is_none() && session.is_handing_over());
             let (view, _) = offer(&fleet, 1);
             let next = relay(&view, &tool_call(2));
             fleet.settle();
@@ -264,7 +264,7 @@ fn o17_a_drain_leaves_a_session_to_others_when_nothing_runs_in_it() {
             let want = [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 2}})];
             assert_eq!(events(&read(&fleet, &next)), want);
         }
-        assert!(session.has_ended() && !here.is_handing_over());
+        assert!(session.has_ended() && !session.is_handing_over());
         let told = here.tick().len();
         assert_eq!(
             (told, here.stats().sessions_handed_over, here.stats().sessions),
@@ -290,15 +290,15 @@ fn o17_a_drain_is_not_over_before_the_store_is_told_whose_session_was_left() {
     let here = fleet.benches[0].engine.clone();
     let seen = Arc::new(Mutex::new(None));
     let (engine, handle, told) = (here.clone(), session.clone(), Arc::clone(&seen));
-    let look = move || *told.lock().unwrap() = Some((engine.is_handing_over(), handle.is_handing_over()));
+    let look = move || *told.lock().unwrap() = Some((engine.drained(None), handle.is_handing_over()));
     fleet.nodes[0].at_release(look);
     here.drain(Drain::after(100));
     drop(connection);
     respond(&session, 1).unwrap();
     pass(&fleet, 250);
     assert!(session.has_ended());
-    assert_eq!(*seen.lock().unwrap(), Some((true, true)));
-    assert!(!here.is_handing_over() && !session.is_handing_over());
+    assert_eq!(*seen.lock().unwrap(), Some((None, true)));
+    assert!(here.drained(None) == Some(true) && !session.is_handing_over());
 }
 
 #[test]
@@ -326,7 +326,24 @@ fn o17_a_store_that_ends_with_the_process_keeps_its_sessions_in_a_drain() {
     let bench = Bench::new(Options::default());
     let session = bench.session("s", NEW);
     bench.engine.drain(Drain::after(100));
-    assert!(!session.has_ended() && !bench.engine.is_handing_over());
+    assert!(!session.has_ended() && bench.engine.drained(None) == Some(true));
+}
+
+#[test]
+fn i13_a_drain_waits_for_connections_and_calls_for_so_long_from_the_first_one_on() {
+    let fleet = fleet(1);
+    let (here, session) = (&fleet.benches[0].engine, begin(&fleet, NEW));
+    let connection = call(&session, 1);
+    assert_eq!(here.drained(Some(0)), None, "none has begun");
+    here.drain(Drain::after(100));
+    pass(&fleet, 2_000);
+    here.drain(Drain::after(100));
+    assert_eq!((here.drained(Some(1_999)), here.drained(None)), (Some(false), None));
+    respond(&session, 1).unwrap();
+    assert_eq!(here.drained(None), None, "its connection is open");
+    drop(connection);
+    pass(&fleet, 250);
+    assert_eq!(here.drained(Some(0)), Some(true));
 }
 
 #[test]
