@@ -33,6 +33,7 @@ EVENTS = 20
 STANDALONE = 10
 # After so long without a head a client asks another node for its stream.
 PATIENCE_S = 5.0
+SILENT = b"the event store gives no sign"
 # How likely a reader leaves a connection that works, to come back somewhere else.
 LEAVES = 0.3
 
@@ -326,6 +327,10 @@ class Round:
 
     def refused(self, connection: Connection) -> None:
         """A node says that it cannot now. Where nothing was lost, no node has a reason to."""
+        if SILENT in connection.body:
+            # A machine that stands still for seconds lets every process take itself for cut off.
+            self.recorder.count("answers 503 of a process that the store gives no sign")
+            return
         self.recorder.count("answers 503")
         if not self.lost:
             assert connection.stream is not None
