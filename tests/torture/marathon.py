@@ -35,12 +35,12 @@ from interop.driver import (
     drive,
     gates,
 )
-from kit.servers import SERVERS, Server
+from kit.servers import Server
 from kit.tap import Tap
 
 from torture import nginx
 from torture.ending import end
-from torture.hosts import OURS
+from torture.hosts import KINDS, OURS
 from torture.nginx import DEFAULT, TUNED, Front, Nginx
 
 CLOSES = 500
@@ -238,7 +238,7 @@ async def servers(runs: list[Run]) -> AsyncIterator[dict[tuple[str, bool], Serve
         for name, is_cut in wanted:
             keep_alive = {} if is_cut else {"keep_alive_ms": KEEP_ALIVE_MS}
             options = {"retry_ms": RETRY_MS, "engine": keep_alive}
-            found.append(await stack.enter_async_context(Server.running(SERVERS[name], options)))
+            found.append(await stack.enter_async_context(Server.running(KINDS[name], options)))
         yield dict(zip(wanted, found, strict=True))
 
 
