@@ -27,9 +27,10 @@ from typing import Any
 
 from kit.peer import Peer, last_id, logs, results
 from kit.raw import Event, Reply, Truncated, Wire
-from kit.servers import SERVERS, Server
+from kit.servers import Server
 
 from torture.ending import end
+from torture.hosts import KINDS, OURS, build_rust
 
 # With six pauses, which take 8 s at least, this is more than a day of 96 s.
 RUDE_S = 60
@@ -429,7 +430,7 @@ async def soaked(found: Soak, length_s: float, pauses: int) -> None:
     kept = Kept()
     async with STORES[found.store]() as (address, outside):
         options = {"idle_s": IDLE_MS / 1_000, "engine": ENGINE, **({} if address is None else {"address": address})}
-        async with Server.running(SERVERS[found.server], options) as server:
+        async with Server.running(KINDS[found.server], options) as server:
             over = asyncio.Event()
             working = [asyncio.create_task(kind(server, over)) for kind in WORKING]
             try:
@@ -474,8 +475,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=RUDE_S, help="of rudeness, without the pauses")
     parser.add_argument("--pauses", type=int, default=6)
     parser.add_argument("--stores", nargs="*", default=list(STORES))
-    parser.add_argument("--servers", nargs="*", default=["mcp2", "node-v2", "mcp1", "node-v1"])
+    parser.add_argument("--servers", nargs="*", default=list(OURS))
     options = parser.parse_args(arguments)
+    build_rust(options.servers)
     pairs = list(itertools.product(options.stores, options.servers))
     soaks = asyncio.run(all_of(pairs, options.seconds, options.pauses))
     broken = [f"{found.server} on {found.store}" for found in soaks if found.faults]

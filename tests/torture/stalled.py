@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 
 from kit.peer import Peer, last_id, results
 from kit.raw import Event, Reply, Truncated
-from kit.servers import SERVERS, Server
+from kit.servers import Server
 
 from torture.ending import end
-from torture.hosts import OURS
+from torture.hosts import KINDS, OURS
 
 SIBLINGS = 9
 EVENT_BYTES = 64_000
@@ -41,6 +41,8 @@ MEMORY_SLACK_BYTES = 32 << 20
 WAIT_S = 120.0
 # A server that takes longer for all of it hangs.
 LIMIT_S = 480.0
+# rmcp's own service has no word for a gap.
+MUTE = "rmcp"
 ALONE, READ, STALLED = "alone", "read", "stalled"
 MODES = (ALONE, READ, STALLED)
 END = "return all"
@@ -110,7 +112,7 @@ async def emitted(server: Server) -> None:
         await asyncio.sleep(0.2)
 
 
-async def woken(peer: Peer, reply: Reply, count: int, measured: Measured) -> None:
+async def woken(server: Server, peer: Peer, reply: Reply, count: int, measured: Measured) -> None:
     """Read on, resume until the result: every event in order and once, or announced as missing."""
     blocks: list[Event] = []
     while not results(blocks):
@@ -131,6 +133,9 @@ async def woken(peer: Peer, reply: Reply, count: int, measured: Measured) -> Non
             measured.missing += int(gap[2])
         elif isinstance(block.message, dict) and block.message.get("method") == "notifications/progress":
             number = int(block.message["params"]["progress"])
+            if server.kind.name == MUTE and number > wanted:
+                measured.missing += number - wanted
+                wanted = number
             assert number == wanted, f"{number} came where {wanted} is next"
             wanted += 1
             measured.read += 1
@@ -143,7 +148,7 @@ async def measure(name: str, mode: str, megabytes: int) -> Measured:
     measured = Measured(mode)
     count = megabytes * 1_000_000 // EVENT_BYTES
     over = asyncio.Event()
-    async with Server.running(SERVERS[name], OPTIONS) as server:
+    async with Server.running(KINDS[name], OPTIONS) as server:
         peer = await Peer.open(server.port)
         # What the process takes for good.
         warm = await peer.call("script", {"steps": [f"emit 300 {EVENT_BYTES}"]})
@@ -166,7 +171,7 @@ async def measure(name: str, mode: str, megabytes: int) -> Measured:
             over.set()
         measured.took_s = time.monotonic() - started
         if mode == STALLED:
-            await woken(peer, reply, count, measured)
+            await woken(server, peer, reply, count, measured)
     return measured
 
 

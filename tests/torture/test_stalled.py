@@ -11,7 +11,7 @@ from torture.stalled import READ, SHORT_MB, STALLED, Measured, judge, stalled
 
 @pytest.mark.full
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("server", ["mcp2", "node-v2"])
+@pytest.mark.parametrize("server", ["mcp2", "node-v2", "tower", "rmcp"])
 def test_f57_stalled_stream_harms_neither_its_siblings_nor_the_servers_memory(server: str) -> None:
     found, faults = asyncio.run(stalled(server, SHORT_MB))
     told = "\n".join(map(str, found.values()))

@@ -52,7 +52,6 @@ STATUS = "rmcp answers a resume with 200 and a stream, whatever its session mana
 REFUSED = "rmcp answers what its session manager refuses with 500"
 EVENTS = "rmcp writes events itself"
 COMMENT = "a session manager of rmcp's has no way to write a comment"
-TAKEN = "rmcp's service alone sees what a reader takes"
 RMCP = {
     "test_keep_alives_are_comments": "rmcp writes the comments, with an option of its own",
     "test_f24_post_stream_starts_with_an_id": "rmcp writes the answer to initialize by itself",
@@ -61,7 +60,6 @@ RMCP = {
     "test_f32_reader_of_a_finished_stream_is_told_to_stop": STATUS,
     "test_f20_trimmed_history_is_announced": COMMENT,
     "test_f57_slow_reader_costs_no_memory": COMMENT,
-    "test_f57_reader_that_takes_nothing_is_cut_off_at_the_age_of_connections": TAKEN,
     "test_f60_event_over_the_limit_is_not_kept": COMMENT,
     "test_f61_line_separators_are_escaped_on_the_wire": EVENTS,
     "test_lines_end_with_lf_and_fields_have_one_blank": EVENTS,

@@ -78,11 +78,16 @@ async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
             }
         })
     };
+    // As docs/start/rmcp.md has it: rmcp's service writes its answers itself.
+    let patience_ms =
+        engine.as_ref().filter(|_| flavor == "rmcp").map_or(0, |engine| engine.options().pacing.max_connection_ms);
     let ctl = Arc::new(Ctl { lab, engine, serving: serving.clone() });
     let app = mcp.layer(counted).route("/ctl/{*path}", any(ctl::answer).with_state(ctl));
-    let listener = axum::serve::ListenerExt::tap_io(listener, |socket| {
+    let listener = axum::serve::ListenerExt::tap_io(listener, move |socket| {
         // Otherwise each small event would wait for the acknowledgement of the one before.
         let _ = socket.set_nodelay(true);
+        #[cfg(target_os = "linux")]
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&*socket, u32::try_from(patience_ms).unwrap_or(u32::MAX));
     });
     let mut out = std::io::stdout();
     writeln!(out, "READY {port}").and_then(|()| out.flush()).map_err(|error| error.to_string())?;
