@@ -8,8 +8,6 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,17 +37,6 @@ def machine() -> dict[str, str]:
         "Memory": f"{int(total[1]) / 2**20:.1f} GiB" if total else "unknown",
         "System": f"{system}, Linux {kernel[0] if kernel else platform.release()}",
     }
-
-
-@contextmanager
-def on_core(number: int) -> Iterator[None]:
-    """What is started meanwhile runs on this core alone."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, [sorted(cores)[number % len(cores)]])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 def tailrope() -> str:
