@@ -125,7 +125,7 @@ test-conformance: setup ## run the official conformance suite against our server
 # Each part goes on behind what is broken, and so does the whole, which names that again at its end.
 TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak
 torture: export TAILROPE_TORTURE_BROKEN := $(CURDIR)/target/torture-broken
-torture: setup ## all of the torture, 75 minutes on two cores: its four parts
+torture: setup ## all of the torture, about 95 minutes on two cores: its four parts
 	@rm -f "$$TAILROPE_TORTURE_BROKEN"
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going $(TORTURE_PARTS) || { \
 		cat "$$TAILROPE_TORTURE_BROKEN" 2>/dev/null || true; exit 1; }
@@ -137,10 +137,10 @@ torture-marathon: setup ## a call with 500 closes through every client and serve
 	@tests/interop/build >/dev/null
 	@cd tests && services/with nginx -- ../$(MCP2)/python -m torture.marathon
 
-torture-stalled: setup ## 1 GB for a reader that takes nothing, beside nine that do: three minutes
+torture-stalled: setup ## 1 GB for a reader that takes nothing, beside nine that do: eight minutes
 	@cd tests && ../$(MCP2)/python -m torture.stalled
 
-torture-soak: setup ## a day of rude clients, compressed, on each store: a quarter of an hour
+torture-soak: setup ## a day of rude clients, compressed, on each store: 25 minutes
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.soak
 
 fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each target (600), two at a time
