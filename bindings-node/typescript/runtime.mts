@@ -366,14 +366,6 @@ export class Runtime {
   closed(name: string): void {
     this.#transports.delete(name);
   }
-
-  drain(retryMs: number | undefined, spreadMs: number | undefined): void {
-    this.#engine.drain(retryMs, spreadMs);
-  }
-
-  drained(withinMs: number | undefined): boolean | null {
-    return this.#engine.drained(withinMs);
-  }
 }
 
 export function* living(): Generator<Runtime> {
@@ -467,10 +459,10 @@ export async function drain({ retryMs, spreadMs, withinMs }: DrainOptions = {}):
   const chosenMs = checkMs('withinMs', withinMs);
   const draining = [...living()];
   for (const runtime of draining) {
-    runtime.drain(...pauses);
+    runtime.engine.drain(...pauses);
   }
   for (;;) {
-    const left = draining.map((runtime) => runtime.drained(chosenMs));
+    const left = draining.map((runtime) => runtime.engine.drained(chosenMs));
     if (!left.includes(null)) {
       return left.every((isNothing) => isNothing);
     }

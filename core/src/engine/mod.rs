@@ -223,9 +223,11 @@ impl Engine {
             return Some(true);
         }
         let since = lock(&self.0.draining).map(|(_, since)| since)?;
-        let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
-        let is_in_use = self.0.connections.load(Ordering::Relaxed) > 0;
-        if !is_in_use && !cells.iter().any(|cell| cell.is_handing_over()) {
+        let is_handing_over = || {
+            let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
+            cells.iter().any(|cell| cell.is_handing_over())
+        };
+        if self.0.connections.load(Ordering::Relaxed) == 0 && !is_handing_over() {
             return Some(true);
         }
         let end = since + within_ms.unwrap_or(self.0.options.drain_within_ms);
