@@ -17,13 +17,13 @@ use tailrope_core::protocol::RequestId;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long the rest of an answered connection is read, so that it can be used again.
+/// How long the rest of an HTTP answer is read when the stream has finished, so that its connection can be used again.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The body of an answer. An error is a connection that broke; what it says is nobody's business.
+/// The body of an answer. An error means that the connection broke; why does not matter.
 pub(crate) type Body = BoxStream<'static, Result<Bytes, ()>>;
 
-/// What came of a GET.
+/// The outcome of a GET.
 pub(crate) enum Connected {
     Answer { status: u16, content_type: Option<String>, retry_after_ms: Option<u64>, body: Body },
     Broken,
@@ -38,7 +38,7 @@ pub(crate) trait Connect: Send + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The first answer of a GET is a stream.
+    /// The stream began with a GET, and was answered with an event stream for the first time.
     Opened,
     /// A JSON-RPC message, or an array of them, as JSON text. `event` is its type, unless that is `message`.
     Message {
@@ -54,7 +54,7 @@ pub enum Event {
         /// How many.
         count: u64,
     },
-    /// The server refused the cursor of the standalone stream: what came meanwhile is lost.
+    /// The server refused the cursor of the standalone stream: what it sent meanwhile is lost.
     CursorLost,
     /// The stream does not go on. Nothing follows.
     Failed {
@@ -68,8 +68,8 @@ pub enum Event {
 /// Requests of a stream that nobody waits for any more.
 pub(crate) type Cancelled = mpsc::UnboundedReceiver<RequestId>;
 
-/// The requests that streams wait for, or that are on their way, by endpoint and session: ids are unique in a session
-/// only.
+/// The requests that streams wait for, or that are on their way, by endpoint and session: ids are unique only within a
+/// session.
 #[derive(Clone, Default)]
 pub(crate) struct Cancels(Arc<Mutex<Vec<Waiting>>>);
 
@@ -94,22 +94,22 @@ impl Cancels {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for one in waiting.iter().filter(|one| one.scope.0 == uri && one.scope.1.as_deref() == session) {
             for request in requests.iter().filter(|request| one.requests.contains(request)) {
-                // The stream has ended otherwise.
+                // An error means that the stream has ended.
                 let _ = one.cancel.send(request.clone());
             }
         }
     }
 }
 
-/// For streams whose requests nobody can name.
+/// For streams whose requests are not known.
 pub(crate) fn never_cancelled() -> Cancelled {
     mpsc::unbounded_channel().1
 }
 
-/// The events of one stream, over all its connections. Dropping it lets go of the stream at once, also in a wait.
+/// The events of one stream, over all its connections. Dropping it lets go of the stream at once, even during a wait.
 pub struct Events {
     events: BoxStream<'static, Event>,
-    /// The newest that there is to save.
+    /// The newest token that can be saved.
     token: tokio::sync::watch::Receiver<Option<Token>>,
 }
 
@@ -120,14 +120,14 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// What continues the stream in another process, never ahead of the events that were taken: the last of them may come
-    /// again. None while there is no cursor, or when the stream has ended. The session and its revision are for the
-    /// caller to add.
+    /// What another process needs to continue the stream. It is never ahead of the events that were taken, so the last
+    /// of them may come again. None while there is no cursor, and when the stream has ended. The caller adds the
+    /// session and its revision.
     pub fn token(&self) -> Option<Token> {
         self.token.borrow().clone()
     }
 
-    /// Runs the stream. `body` is that of a POST that was answered with a stream.
+    /// Runs the stream. `body` is the answer of a POST, if that was a stream.
     pub(crate) fn run(
         opening: Opening,
         options: Options,
@@ -218,10 +218,10 @@ impl<C: Connect> Driver<C> {
         }
     }
 
-    /// Nothing is lost when this is dropped halfway: each of its parts can be asked again.
+    /// Nothing is lost if this future is dropped halfway: everything in it can be polled again.
     async fn happened(&mut self) -> Happened {
         let due = self.machine.deadline();
-        // Beyond what a timer can hold it never comes.
+        // A time that a timer cannot hold never comes.
         let due = (due != Ms::NEVER).then(|| self.started.checked_add(Duration::from_millis(due.0))).flatten();
         let connection = &mut self.connection;
         let connected = async {
@@ -247,7 +247,7 @@ impl<C: Connect> Driver<C> {
 
     fn input(&mut self, input: Input<'_>) {
         let now = u64::try_from(self.started.elapsed().as_millis()).map_or(Ms::NEVER, Ms);
-        // Without randomness clients come back together: a fault, but not one to stop for.
+        // Without randomness, clients come back together. That is a fault, but no reason to stop.
         let jitter = getrandom::u32().unwrap_or(0);
         let mut steps = Vec::new();
         self.machine.handle(now, jitter, input, &mut steps);

@@ -30,9 +30,9 @@ type Refresh = Arc<dyn Fn(&mut HeaderMap) + Send + Sync>;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The request could not be sent, or its answer not be read.
+    /// The request could not be sent, or its answer could not be read.
     Http(ClientError),
-    /// The request is none: the address or a header is wrong.
+    /// The request is not valid: the address or a header is wrong.
     Request(http::Error),
 }
 
@@ -54,7 +54,7 @@ impl std::error::Error for HttpError {
     }
 }
 
-/// What a POST is answered: the head of the first answer, and what follows.
+/// The answer to a POST: the head of the first answer, and what follows it.
 #[derive(Debug)]
 pub enum Posted {
     /// A stream that ends when every request of the message is answered.
@@ -63,7 +63,8 @@ pub enum Posted {
     Answer(Response<Incoming>),
 }
 
-/// Sends messages to one MCP endpoint. It keeps no session: headers are the caller's. The [crate](crate) shows one session.
+/// Sends messages to one MCP endpoint. It keeps no session: the caller gives the headers. The [crate](crate) shows one
+/// session.
 pub struct HttpClient<C = HttpConnector> {
     http: Http<C>,
     uri: Uri,
@@ -90,7 +91,7 @@ impl HttpClient {
 }
 
 impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
-    /// A client over this one, which knows about TLS and proxies.
+    /// A client over `http`, which knows about TLS and proxies.
     ///
     /// # Errors
     /// An option is out of its range.
@@ -107,15 +108,15 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
         self
     }
 
-    /// Posts a message. Its headers, but those of the body, are also those of the resumes.
+    /// Posts a message. Resumes send the same headers, except those that describe the body.
     ///
     /// # Errors
-    /// It could not be sent. Nobody knows then whether the server got it.
+    /// The message could not be sent, or its answer could not be read. Then nobody knows whether the server got it.
     pub async fn post(&self, headers: &HeaderMap, message: Bytes) -> Result<Posted, HttpError> {
         let client::Posted { requests, cancelled } = client::Posted::read(&message);
         let address = self.uri.to_string();
         self.cancels.cancel(&address, text(headers.get(SESSION_ID)), &cancelled);
-        // Before it is sent: it may be cancelled before it is answered.
+        // Registered before the message is sent: its requests may be cancelled before they are answered.
         let cancelled = self.cancels.register(&address, text(headers.get(SESSION_ID)), &requests);
         let mut request = Request::builder().method(Method::POST).uri(&self.uri);
         if let Some(all) = request.headers_mut() {
@@ -148,7 +149,7 @@ impl<C: Connector + Clone + Send + Sync + 'static> HttpClient<C> {
         Events::run(Opening::Standalone, self.options.clone(), connect, None, never_cancelled())
     }
 
-    /// Continues a stream that another process saved. The token's session and revision are sent unless `headers` say
+    /// Continues a stream that another process saved. The token's session and revision are sent unless `headers` name
     /// others.
     pub fn resume(&self, headers: &HeaderMap, token: Token) -> Events {
         let mut all = self.for_resumes(headers);

@@ -1,4 +1,4 @@
-//! Before an HTTP client of rmcp's Streamable HTTP transport.
+//! Wraps the HTTP client of rmcp's Streamable HTTP transport.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,10 +21,11 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 /// Reads the HTTP status out of an error of the inner client.
 pub type StatusOf<E> = fn(&E) -> Option<u16>;
 
-/// Stands before an HTTP client: the transport sees one stream for each call, however often connections end.
+/// Wraps an HTTP client, so that the transport sees one stream for each call, however often connections end.
 ///
-/// The inner client reads the events, so two things are not seen here: comments (`max_silence_ms` has no effect: a
-/// half-open connection is found by the inner client's time-outs or TCP's keep-alive) and a gap that they announce.
+/// The inner client reads the events, so two things are not seen here. One is comments: `max_silence_ms` has no effect,
+/// and only the inner client's time-outs or TCP's keep-alive find a half-open connection. The other is a gap, because a
+/// comment announces it.
 ///
 /// ```no_run
 /// # fn f() -> Result<(), tailrope_client::OptionsError> {
@@ -60,7 +61,7 @@ impl<C: StreamableHttpClient> fmt::Debug for Resumable<C> {
 }
 
 impl<C: StreamableHttpClient + Sync> Resumable<C> {
-    /// Stands before this client.
+    /// Wraps this client.
     ///
     /// # Errors
     /// An option is out of its range.
@@ -68,8 +69,8 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
         Ok(Self { inner, options: options.checked()?, status_of: |_| None, cancels: Cancels::default() })
     }
 
-    /// How to tell a refusal from a broken connection in the inner client's errors. Without it a resume that is
-    /// refused with 400 is tried until the options say to give up.
+    /// Sets how to tell a refusal from a broken connection in the inner client's errors. Without it, a resume that is
+    /// refused with 400 is tried again until the options say to give up.
     #[must_use]
     pub fn statuses(mut self, status_of: StatusOf<C::Error>) -> Self {
         self.status_of = status_of;
@@ -87,7 +88,7 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
     }
 
     fn options(&self, max_event_bytes: Option<usize>) -> Options {
-        // Keep-alives are comments, and those the inner client drops: here a connection that is kept alive is silent.
+        // Keep-alives are comments, which the inner client drops. So a live connection may look silent here.
         let mut options = Options { max_silence_ms: None, ..self.options.clone() };
         if let Some(max_event_bytes) = max_event_bytes {
             options.max_event_bytes = options.max_event_bytes.min(max_event_bytes);
@@ -104,7 +105,7 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
         let Posted { requests, cancelled } = Posted::read(&serde_json::to_vec(&message).unwrap_or_default());
         let (address, session) = (Arc::clone(&request.uri), request.session_id.clone());
         self.cancels.cancel(&address, session.as_deref(), &cancelled);
-        // Before it is sent: it may be cancelled before it is answered.
+        // Registered before the message is sent: its requests may be cancelled before they are answered.
         let cancelled = self.cancels.register(&address, session.as_deref(), &requests);
         let Asked { uri, session_id, auth, headers } = request.clone();
         let posted = match max_event_bytes {
@@ -130,7 +131,7 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
         }
     }
 
-    /// The first answer is the transport's to judge; what follows it is not.
+    /// The transport judges the first answer. What follows is judged here.
     async fn get(
         &self,
         request: Asked,
@@ -225,8 +226,8 @@ impl<C: StreamableHttpClient + Sync> Connect for Get<C> {
     }
 }
 
-/// The inner client counts what is around the data as well. Ours is the bound that is to be found first: what it ends is
-/// not asked for again.
+/// The bound for the inner client. It is larger than ours because the inner client also counts what is around the data,
+/// and our bound has to be reached first: a stream that ours ends is not asked for again.
 fn inner_bound(max_event_bytes: usize) -> usize {
     max_event_bytes.saturating_mul(2).saturating_add(64 << 10)
 }
@@ -236,7 +237,7 @@ fn answer(status: u16, retry_after_s: Option<u64>, body: Body) -> Connected {
     Connected::Answer { status, content_type: Some("text/event-stream".to_owned()), retry_after_ms, body }
 }
 
-/// The inner client has read the events; the stream reads bytes.
+/// Turns events back into bytes: the inner client has read them, but the stream reads bytes.
 fn body(events: SseEvents) -> Body {
     events.map(|event| event.map(|event| bytes_of(&event)).map_err(|_| ())).boxed()
 }
@@ -264,7 +265,7 @@ fn bytes_of(event: &Sse) -> Bytes {
     out.into()
 }
 
-/// The stream's events for the transport. They carry no id, so that it starts no resume of its own.
+/// The stream's events for the transport. They carry no id, so that the transport starts no resume of its own.
 fn written(events: Events) -> SseEvents {
     let write = |event: Event| {
         let message = |data: String| Ok(Sse::default().data(data));

@@ -1,7 +1,7 @@
 //! An MCP server on axum and rmcp whose calls outlive their connections.
 //!
 //! `cargo run -p tailrope-server --features rmcp --example axum_rmcp`, then call the tool `build` at
-//! <http://127.0.0.1:8000/mcp>. Its connection is closed at once; a client that resumes gets all of it.
+//! <http://127.0.0.1:8000/mcp>. Its connection is closed at once; a client that resumes gets everything.
 
 use std::io;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl ServerHandler for Builds {
             tokio::time::sleep(Duration::from_millis(40)).await;
             if let Some(token) = context.meta.get_progress_token() {
                 let progress = ProgressNotificationParam::new(token, f64::from(step)).with_total(5.0);
-                // It is stored, whether somebody is connected or not.
+                // The progress is stored, whether the client is connected or not.
                 let _ = context.peer.notify_progress(progress).await;
             }
         }
@@ -57,7 +57,8 @@ impl ServerHandler for Builds {
 pub(crate) async fn serve(listener: TcpListener) -> io::Result<()> {
     let service = StreamableHttpService::new(
         || Ok(Builds),
-        // The one line that differs from a server of rmcp alone: it has `LocalSessionManager::default().into()` here.
+        // The one line that differs from a server on rmcp alone, which has `LocalSessionManager::default().into()`
+        // here.
         Sessions::new(Engine::new(Options::default())).into(),
         StreamableHttpServerConfig::default(),
     );

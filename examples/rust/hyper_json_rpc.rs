@@ -41,7 +41,7 @@ async fn build(call: &Call) -> Result<Value, RpcError> {
         tokio::time::sleep(Duration::from_millis(40)).await;
         if let Some(token) = call.progress_token() {
             let progress = json!({ "progressToken": token, "progress": step, "total": 5 });
-            // It is stored, whether somebody is connected or not.
+            // The progress is stored, whether the client is connected or not.
             call.notify("notifications/progress", progress).await.map_err(|_| RpcError::new(-32603, "not stored"))?;
         }
     }
@@ -55,7 +55,7 @@ pub(crate) async fn serve(listener: TcpListener) -> io::Result<()> {
         let (socket, _) = listener.accept().await?;
         socket.set_nodelay(true)?;
         let service = TowerToHyperService::new(service.clone());
-        // A connection that ends takes nothing with it: its client comes back on another one.
+        // Nothing is lost when a connection ends: its client comes back on another one.
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), service));
     }
 }

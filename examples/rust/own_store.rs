@@ -1,7 +1,7 @@
 //! A server whose events are in a store of your own: `folder_store` keeps them in a folder, and several processes may share it.
 //!
-//! `cargo run -p tailrope-server --example own_store -- /var/tmp/builds`, then call the tool `build` at <http://127.0.0.1:8000/mcp>. End the
-//! server and start it again: what a client has not read yet is there.
+//! `cargo run -p tailrope-server --example own_store -- /var/tmp/builds`, then call the tool `build` at
+//! <http://127.0.0.1:8000/mcp>. End the server and start it again: what a client has not read yet is still there.
 
 mod folder_store;
 
@@ -15,9 +15,9 @@ use tailrope_core::store::{EventStore, Limits, Queued};
 use tailrope_server::{Call, Drain, Engine, Handler, Options, RpcError, ServiceConfig, TailropeService};
 use tokio::net::TcpListener;
 
-/// An owner that gives no sign of life for so long is gone.
+/// An owner that gives no sign of life for this many milliseconds counts as gone.
 const OWNER_LOST_MS: u64 = 10_000;
-/// How long the store tries what fails.
+/// For how many milliseconds the store tries an operation that fails.
 const TIMEOUT_MS: u64 = 30_000;
 
 struct Builds;
@@ -40,11 +40,11 @@ impl Handler for Builds {
 fn open(folder: &Path) -> io::Result<Arc<dyn EventStore>> {
     let limits = Limits::default();
     let backend = folder_store::Folder::open(folder, limits, OWNER_LOST_MS)?;
-    // What is asked of the backend waits in order, in batches and within bounds, on four threads.
+    // `Queued` lets operations wait in order and within bounds. Four threads give them to the backend in batches.
     Ok(Arc::new(Queued::start(backend, &limits, 4, TIMEOUT_MS)?))
 }
 
-/// Serves the endpoint `/mcp` until `stop` is over, and leaves the sessions to the processes that come.
+/// Serves the endpoint `/mcp` until `stop` is done, and leaves the sessions to the processes that come after this one.
 pub(crate) async fn serve(
     listener: TcpListener,
     folder: &Path,
@@ -60,7 +60,7 @@ pub(crate) async fn serve(
         draining.drain(Drain::default()).await;
     };
     axum::serve(listener, app).with_graceful_shutdown(drained).await?;
-    // Calls that came at the last moment.
+    // For calls that came at the last moment.
     service.drain(Drain::default()).await;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! A client of rmcp's whose calls survive lost connections, servers that close them, and proxies that cut them off: one line more.
+//! An rmcp client whose calls survive lost connections, servers that close them, and proxies that cut them off. It
+//! takes one more line.
 //!
 //! `cargo run -p tailrope-client --features rmcp --example rmcp_client -- http://127.0.0.1:8000/mcp` calls the tool `build`.
 
@@ -20,12 +21,12 @@ impl<F: Fn(f64) + Send + Sync + 'static> ClientHandler for Watcher<F> {
     }
 }
 
-/// Calls the tool `build`, tells its progress, and gives its text.
+/// Calls the tool `build`, reports its progress, and returns its text.
 pub(crate) async fn build(
     url: &str,
     progress: impl Fn(f64) + Send + Sync + 'static,
 ) -> Result<String, Box<dyn Error + Send + Sync>> {
-    // The line. An HTTP client that knows its errors tells a refusal from a broken connection.
+    // This is the line. `statuses` tells a refusal from a broken connection in the errors of the HTTP client.
     let http = Resumable::new(reqwest::Client::new(), Options::default())?
         .statuses(|error: &reqwest::Error| error.status().map(|status| status.as_u16()));
     let config = StreamableHttpClientTransportConfig::with_uri(url);

@@ -1,4 +1,4 @@
-//! Sessions of processes that are gone, which go on here.
+//! Adopts sessions: if the process of a session is gone, the session goes on here.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::service::Handlers;
 use crate::signal::Signal;
 use crate::table::Table;
 
-/// Where sessions of other processes can go on.
+/// Adopts sessions of other processes.
 pub(crate) trait Adopt: Send + Sync + 'static {
     /// The handlers of one session.
     type Session: Handlers;
@@ -29,7 +29,8 @@ pub(crate) trait Adopt: Send + Sync + 'static {
     fn table(&self) -> &Table<Self::Session>;
 }
 
-/// Goes on with the session of this view here, where no process has it when its message comes.
+/// Offers to adopt the session of this view. If its process is gone when a message comes for it, the engine takes the
+/// session over, and it goes on here.
 pub(crate) fn offer<A: Adopt>(adopter: &Arc<A>, view: &SessionHandle) {
     let signal = Signal::new();
     let (wake, is_over) = OfferWake::new(signal.clone(), 0);
@@ -50,7 +51,8 @@ pub(crate) fn offer<A: Adopt>(adopter: &Arc<A>, view: &SessionHandle) {
     });
 }
 
-/// Tells new handlers what the client has told, and lets what waits come to them.
+/// Makes the handlers of an adopted session and replays to them what its client has told. Then accepts the requests
+/// that wait for them.
 fn go_on(adopter: &impl Adopt, adopted: &Adopted, ears: &Ears) {
     let session = adopted.session();
     let handlers = match adopter.begin(session, ears) {
@@ -62,7 +64,7 @@ fn go_on(adopter: &impl Adopt, adopted: &Adopted, ears: &Ears) {
         }
     };
     for body in adopted.replay() {
-        // Nobody knows any more what the request was like.
+        // The head of the original HTTP request is not kept.
         let parts = Request::new(()).into_parts().0;
         match handlers.read_body(parts, body) {
             Ok(message) => handlers.replay(message),

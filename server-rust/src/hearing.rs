@@ -1,21 +1,21 @@
-//! How the engine tells of a session.
+//! How the engine says that something has happened in a session.
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use tailrope_core::engine::Wake;
 
-/// Somebody who is told that a session has outcomes, posted requests, or its end.
+/// A listener that is told when a session has outcomes or posted requests to take, or has ended.
 pub(crate) trait Hear: Send + Sync {
-    /// Called on any thread, that of a store among them.
+    /// Called on any thread, even on one of a store.
     fn hear(self: Arc<Self>);
 }
 
-/// The wake of a session, which is opened before there is anybody to hear.
+/// The wake of a session. The session is opened before its listener exists.
 #[derive(Default)]
 pub(crate) struct Ears(OnceLock<Weak<dyn Hear>>);
 
 impl Ears {
-    /// New ears are nobody's. What was told before is for the listener to ask for.
+    /// Sets the listener. What happened before is not told again: the listener has to look for it.
     pub(crate) fn listen(&self, listener: Weak<dyn Hear>) {
         let _ = self.0.set(listener);
     }

@@ -1,4 +1,4 @@
-//! What an engine needs of the process that it runs in: one task of tokio that tells it the time, and ends what is idle.
+//! What an engine needs from its process: one tokio task that ticks the engine and ends idle sessions.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,15 +14,15 @@ use tokio::time::Instant;
 use crate::close::Drain;
 use crate::signal::Signal;
 
-/// Between two looks whether a drain is over.
+/// Pause between two looks at whether a drain is over.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
-/// Each new timer that ends before all others costs a system call, which wakes tokio's thread. rmcp sets one of 15 seconds for each
-/// stream: this one ends before it.
+/// A new timer that ends before all others costs a system call that wakes tokio's thread. rmcp sets a timer of 15
+/// seconds for each stream. The host's own timer ends before those, so they cost no such call.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
-/// How long a drain waits for what the store was given.
+/// How long a drain waits until the store has written what it was given.
 const FLUSH_WAIT: Duration = Duration::from_secs(5);
 
-/// The id of a session, which nobody can guess.
+/// A new session id, which nobody can guess.
 ///
 /// # Panics
 /// When the operating system has no randomness: an id that can be guessed is worse than no server.
@@ -42,7 +42,7 @@ pub(crate) struct Host {
 #[derive(Default)]
 struct State {
     due: Option<Instant>,
-    /// There is a task. It goes with its runtime, and the next runtime gets one of its own.
+    /// There is a task. It ends with its runtime, and the next runtime gets a task of its own.
     has_task: bool,
 }
 
@@ -57,13 +57,13 @@ impl Host {
         Arc::new(Self { engine, state: Mutex::default(), changed: Arc::default() })
     }
 
-    /// How long a reader may take nothing before its connection is cut off; for ever where there is none.
+    /// How long a reader may take nothing before its connection is cut off. None: for ever.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let max_connection_ms = self.engine.options().pacing.max_connection_ms;
         (max_connection_ms > 0).then(|| Duration::from_millis(max_connection_ms))
     }
 
-    /// Has the engine ticked within so many milliseconds.
+    /// Makes sure that the engine is ticked within `wait_ms` milliseconds.
     pub(crate) fn arm(self: &Arc<Self>, wait_ms: u64) {
         let due = Instant::now() + Duration::from_millis(wait_ms);
         let mut state = self.state();
@@ -75,19 +75,20 @@ impl Host {
             self.changed.notify_one();
         } else if let Ok(runtime) = Handle::try_current() {
             state.has_task = true;
-            // A runtime that shuts down drops the task at once, which asks for the state.
+            // A runtime that shuts down drops the task at once, and its `drop` locks the state.
             drop(state);
             runtime.spawn(run(Task(Arc::downgrade(self)), Arc::clone(&self.changed)));
         }
     }
 
-    /// Has the engine ticked when it asks for it.
+    /// Makes sure that the engine is ticked when it wants to be.
     pub(crate) fn arm_for_engine(self: &Arc<Self>) {
         self.arm(self.engine.due_in_ms());
     }
 
-    /// The session of another process, or one that was adopted here a moment ago, if the store has it for this principal, and the stream of the event id that its reader comes
-    /// with. A caller that opens no connection of it lets go of it.
+    /// Looks up a session in the store, and the stream of `last_event_id` with it. It is a session of another process,
+    /// or one that was adopted here a moment ago. None if the store has no such session for this principal. A caller
+    /// that opens no connection of the session has to let go of it.
     pub(crate) async fn look_up(
         self: &Arc<Self>,
         session: SessionId<'_>,
@@ -101,7 +102,7 @@ impl Host {
         let (dialect, wake) = (&Dialect::NEUTRAL, signal.clone());
         let look_up = self.engine.look_up_session(session, principal, last_event_id, dialect, wake, 0)?;
         loop {
-            // A store that does not answer in time is given up at a tick, and a session that gave way is ended at one.
+            // A tick gives up on a store that does not answer in time, and ends a session that gave way.
             self.arm_for_engine();
             if let Some(told) = look_up.take() {
                 return told;
@@ -110,8 +111,8 @@ impl Host {
         }
     }
 
-    /// Closes every connection, and waits for calls whose end another process could show, for so long from the first drain on. Whether
-    /// nothing is left.
+    /// Closes every connection, and waits for the calls whose result another process could deliver, for at most
+    /// `within_ms` since the first drain. Returns whether nothing is left.
     pub(crate) async fn drain(self: &Arc<Self>, drain: Drain) -> bool {
         let options = self.engine.options();
         self.engine.drain(options.drain(drain.retry_ms, drain.spread_ms));
@@ -123,7 +124,7 @@ impl Host {
             tokio::time::sleep(DRAIN_PAUSE).await;
         };
         if let Some(store) = options.store.clone() {
-            // What it was given is written.
+            // So that the store has written what it was given.
             let _ = tokio::task::spawn_blocking(move || flush(&*store, FLUSH_WAIT)).await;
         }
         is_over
@@ -132,12 +133,12 @@ impl Host {
     fn tick(self: &Arc<Self>) {
         self.state().due = None;
         for session in self.engine.tick() {
-            // One that has ended is told of once more; one of another process is only looked at here.
+            // For a session that has ended this does nothing. A session of another process is not ours to end.
             if !session.is_elsewhere() {
                 session.end();
             }
         }
-        // Retention goes on while there are sessions.
+        // While there are sessions, ticks go on, and retention with them.
         if !self.engine.is_idle() {
             self.arm(self.engine.due_in_ms().max(1));
         }
@@ -154,7 +155,7 @@ impl Drop for Host {
     }
 }
 
-/// The host of a task, which does not hold it.
+/// The task's reference to its host. It does not keep the host alive.
 struct Task(Weak<Host>);
 
 impl Drop for Task {

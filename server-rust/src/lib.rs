@@ -26,7 +26,8 @@ pub use self::sender::Identity;
 pub use self::service::{ResponseBody, ServiceConfig, Stalled, TailropeService};
 pub use tailrope_core::engine::{Engine, EngineError, OnStoreFailure, Options, Pace, Paces, Pacing, Stats};
 
-/// Event stores, by their address. One of your own is made with `tailrope_core::store` (docs/stores/own-in-rust.md).
+/// Event stores, opened by their address. To write a store of your own, use `tailrope_core::store`
+/// (docs/stores/own-in-rust.md).
 ///
 /// ```no_run
 /// use tailrope_server::store::{StoreOptions, open};

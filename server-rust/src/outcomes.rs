@@ -1,4 +1,4 @@
-//! What becomes of messages whose event store answers later.
+//! The outcomes of messages, if the event store answers later.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ impl Outcomes {
             match slots.remove(&number) {
                 Some(Slot::Sender(sender)) => {
                     drop(slots);
-                    // Who does not wait any more needs no answer.
+                    // The sender may have stopped waiting.
                     let _ = sender.send(outcome);
                 }
                 _ => drop(slots.insert(number, Slot::Told(outcome))),
@@ -39,7 +39,7 @@ impl Outcomes {
         }
     }
 
-    /// The outcome, where the sender has nothing to wait for.
+    /// The outcome, if the sender has nothing to wait for.
     pub(crate) fn at_once(sending: &Sending) -> Option<Outcome> {
         match sending {
             Err(error) => Some(Err(error.clone())),
@@ -48,7 +48,7 @@ impl Outcomes {
         }
     }
 
-    /// Waits for what a sender has to wait for.
+    /// Waits until the sender may go on. Returns the outcome.
     pub(crate) async fn finish(&self, sending: Sending, host: &Arc<Host>) -> Outcome {
         if let Some(outcome) = Self::at_once(&sending) {
             return outcome;
@@ -61,7 +61,7 @@ impl Outcomes {
         Ok(())
     }
 
-    /// Waits for one.
+    /// Waits for the outcome of the message with this number.
     async fn outcome(&self, number: u64) -> Outcome {
         let told = {
             let mut slots = self.slots();

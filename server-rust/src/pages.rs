@@ -11,7 +11,7 @@ use tailrope_core::protocol::Refusal;
 use crate::host::Host;
 use crate::signal::Signal;
 
-/// Bytes that are taken at once. A reader that stalls holds no more (I10).
+/// Bytes that are taken from the engine at once. A stalled reader holds no more than that (I10).
 const PAGE_BYTES: usize = 64 << 10;
 
 /// A connection, as a host polls it. Dropping it tells the engine that it is gone.
@@ -25,7 +25,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Opens a connection, which wakes the signal that it is given.
+    /// Opens a connection. `open` gets the signal that the connection is to wake.
     pub(crate) fn open(
         host: &Arc<Host>,
         open: impl FnOnce(Arc<Signal>) -> Result<Connection, Refusal>,
@@ -56,7 +56,7 @@ impl Pages {
         self.signal.is_woken()
     }
 
-    /// How long a reader may take nothing, where that is bounded.
+    /// How long a reader may take nothing. None if that has no bound.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.host.patience()
     }

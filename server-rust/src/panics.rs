@@ -4,7 +4,7 @@ use serde_json::json;
 use tailrope_core::engine::{OutgoingKind, OutgoingMessage, SessionHandle};
 use tailrope_core::protocol::{RequestId, jsonrpc};
 
-/// Answers a request whose handler panicked, as its client would wait for ever (I13).
+/// Answers a request whose handler panicked: otherwise its client would wait for ever (I13).
 pub(crate) fn answer_for(session: &SessionHandle, request: &RequestId) {
     tracing::error!(
         target: "tailrope", session = session.name(),

@@ -9,11 +9,11 @@ use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
 
-/// A user's own function of the head of a request.
+/// A user's own function, called with the head of a request.
 type Told<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
 
-/// Whose a session is: a server has it, and a user has opened it. Requests to another server and of other users find nothing of it
-/// (docs/security.md).
+/// Says whose a session is: which server has it, and which user has opened it. A request to another server, or from
+/// another user, does not find the session (docs/security.md).
 ///
 /// ```
 /// use tailrope_server::{Identity, ServiceConfig};
@@ -32,7 +32,7 @@ pub struct Identity {
     user: Option<Told<Value>>,
 }
 
-/// No name of a user is for a log.
+/// Names of users must not get into a log.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").field("server_name", &self.server_name).finish_non_exhaustive()
@@ -40,29 +40,29 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Names the server, where several servers share an event store. All processes of one server give it the same name; its path is as
-    /// good as any.
+    /// Names the server, in case several servers share an event store. All processes of one server have to give the
+    /// same name, for example its path.
     #[must_use]
     pub fn server_name(self, server_name: impl Into<String>) -> Self {
         Self { server_name: Some(server_name.into()), ..self }
     }
 
-    /// Names the user of a request, by its head. Without it, or where it gives none, the credentials in the request's headers say who
-    /// that is.
+    /// Names the user of a request, by the request's head. Without a name, what [`user`](Self::user) gives says who the
+    /// user is, and otherwise the credentials in the request's headers do.
     #[must_use]
     pub fn principal(self, named: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Self { named: Some(Arc::new(named)), ..self }
     }
 
-    /// Tells what authentication in front of the endpoint has left of the user, in the request's extensions for example: a name, or an
-    /// object of claims. What changes from token to token in it does not count.
+    /// Gives what authentication in front of the endpoint has left about the user, for example in the request's
+    /// extensions: a name, or an object of claims. Claims that change from token to token do not count.
     #[must_use]
     pub fn user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
         Self { user: Some(Arc::new(user)), ..self }
     }
 }
 
-/// The text of a header. What is no ASCII is read as Latin-1, so that it is never taken for absent.
+/// The text of a header. A value that is not ASCII is read as Latin-1, so that the header is never taken for absent.
 pub(crate) fn text(value: &HeaderValue) -> Cow<'_, str> {
     match value.to_str() {
         Ok(text) => text.into(),
@@ -70,7 +70,7 @@ pub(crate) fn text(value: &HeaderValue) -> Cow<'_, str> {
     }
 }
 
-/// What a request says of its sender.
+/// What a request says about its sender.
 pub(crate) struct Sender<'a> {
     named: Option<String>,
     user_json: Option<String>,
@@ -79,7 +79,7 @@ pub(crate) struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     pub(crate) fn of(parts: &'a Parts, identity: &Identity) -> Self {
-        // Once through the headers that are there: looking up each of the names takes longer.
+        // One pass over the request's headers: looking up each name takes longer.
         let credential = |(name, value): (&HeaderName, &'a HeaderValue)| {
             let known = CREDENTIAL_HEADERS.into_iter().find(|known| *known == name.as_str())?;
             Some((known, text(value)))
@@ -91,14 +91,14 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Does something with what the engine is to know.
+    /// Calls `with` with what the engine has to know about the sender.
     pub(crate) fn ask<T>(&self, with: impl FnOnce(Asker<'_>) -> T) -> T {
         let credentials: Vec<(&str, &str)> = self.credentials.iter().map(|(name, value)| (*name, &**value)).collect();
         let (named, user_json) = (self.named.as_deref(), self.user_json.as_deref());
         with(Asker { named, user_json, credentials: &credentials })
     }
 
-    /// The principal; none where the request says nothing about its sender.
+    /// The principal; none if the request says nothing about its sender.
     pub(crate) fn principal(&self) -> Option<Box<str>> {
         self.ask(|asker| asker.principal())
     }

@@ -1,4 +1,4 @@
-//! A wake-up, as a future that waits for it.
+//! A wake-up that can be awaited.
 
 use std::future::poll_fn;
 use std::mem;
@@ -7,8 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tailrope_core::engine::Wake;
 
-/// Woken on any thread: by the engine, or by a queue that has something for its reader. A wake-up before anybody waits counts for the next
-/// one who waits.
+/// The engine wakes it, on any thread. A wake-up that comes before anybody waits counts for the next wait.
 #[derive(Debug, Default)]
 pub(crate) struct Signal(Mutex<Waiting>);
 
@@ -41,7 +40,7 @@ impl Signal {
         matches!(*self.waiting(), Waiting::Woken)
     }
 
-    /// What it was woken for is looked at now.
+    /// Forgets a wake-up: the caller looks now at what it was for.
     pub(crate) fn clear(&self) {
         let mut waiting = self.waiting();
         if matches!(*waiting, Waiting::Woken) {

@@ -12,21 +12,24 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::pages::Pages;
 
-/// An event that comes sooner after a write than this waits until then: a write costs more than the event in it.
+/// An event that comes less than this after a write waits until the time is over: a write costs more than the event in
+/// it.
 const PAUSE: Duration = Duration::from_millis(1);
-/// A connection that is woken during the pause lets the other tasks run before it looks: a handler that sends without a pause has more
-/// by then. hyper polls twice in a turn of HTTP/1, so it gives away so many polls.
+/// How many polls a connection gives away if it is woken during the pause. So the other tasks run before it looks, and
+/// a handler that sends without a pause has sent more by then. There are two because hyper polls twice in a turn of
+/// HTTP/1.
 const STEPS_BACK: u32 = 2;
-/// With so many bytes nothing waits.
+/// With this many bytes, nothing waits any longer.
 const WRITE_BYTES: usize = 16 << 10;
 
-/// The events of a connection. Those that follow each other closely leave in one write; an end waits for no pause.
+/// The events of a connection. Events that follow each other closely leave in one write. The end does not wait for the
+/// pause.
 pub(crate) struct Source {
     pages: Option<Pages>,
     /// To be written with what comes next.
     held: Vec<Chunk>,
     held_bytes: usize,
-    /// When something was given to be written last; none before that.
+    /// When something was last given out to be written; none before the first time.
     written: Option<Instant>,
     /// Polls that may still be given away before the next look.
     steps_back: u32,
@@ -34,7 +37,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// These chunks, and then what these pages have.
+    /// Carries `first`, and then what `pages` has.
     pub(crate) fn new(first: Vec<Chunk>, pages: Option<Pages>) -> Self {
         let held_bytes = bytes_of(&first);
         Self { pages, held: first, held_bytes, written: None, steps_back: 0, timer: None }
@@ -48,7 +51,7 @@ impl Source {
         self.pages.is_none() && self.held_bytes == 0
     }
 
-    /// The size of what is left, where that is known.
+    /// The size of what is left, if it is known.
     pub(crate) fn size(&self) -> Option<usize> {
         self.pages.is_none().then_some(self.held_bytes)
     }
@@ -62,7 +65,7 @@ impl Source {
         let pause = self.written.map(|written| written + PAUSE).filter(|due| Instant::now() < *due);
         if pause.is_some() && self.steps_back > 0 && self.pages.as_ref().is_some_and(Pages::is_woken) {
             self.steps_back -= 1;
-            // Its first poll has the task woken when others have run.
+            // The first poll of `yield_now` has this task woken after the others have run.
             let _ = pin!(yield_now()).poll(cx);
             return Poll::Pending;
         }
@@ -80,7 +83,7 @@ impl Source {
             self.held.extend(page.chunks);
         }
         if self.held_bytes == 0 {
-            // A parked stream holds nothing.
+            // While there is nothing to write, no timer is kept.
             self.timer = None;
             return if self.pages.is_none() { Poll::Ready(None) } else { Poll::Pending };
         }

@@ -12,31 +12,31 @@ use tokio::time::timeout;
 
 use crate::service::Handlers;
 
-/// Up to here nothing is thrown out.
+/// With fewer sessions than this, none are thrown out.
 const FEW: usize = 64;
 /// How long a request waits for the handlers of a session that is being adopted here.
 const ADOPTED_WAIT: Duration = Duration::from_secs(5);
 
-/// The handlers of sessions, by the ids of these. Some sessions have ended.
+/// The handlers of sessions, by session id. Some of the sessions may have ended.
 pub(crate) struct Table<S> {
     state: Mutex<State<S>>,
-    /// Handlers were inserted, or could not be made, or their session has ended.
+    /// Notified when handlers were inserted or could not be made, or when their session has ended.
     told: Notify,
 }
 
 struct State<S> {
     sessions: HashMap<Arc<str>, Arc<S>, RandomState>,
-    /// With so many, those that have ended are thrown out.
+    /// With this many sessions, those that have ended are thrown out.
     full: usize,
 }
 
 impl<S: Handlers> Table<S> {
-    /// One from which those that have ended are taken by [`remove`](Self::remove).
+    /// A table that keeps ended sessions until [`remove`](Self::remove) takes them out.
     pub(crate) fn new() -> Self {
         Self::of(usize::MAX)
     }
 
-    /// One that throws them out itself, when they are many.
+    /// A table that throws out ended sessions by itself when it has many.
     pub(crate) fn throwing_out() -> Self {
         Self::of(FEW)
     }
@@ -45,10 +45,10 @@ impl<S: Handlers> Table<S> {
         Self { state: Mutex::new(State { sessions: HashMap::default(), full }), told: Notify::new() }
     }
 
-    /// Takes handlers whose session has not ended.
+    /// Adds handlers, unless their session has ended.
     pub(crate) fn insert(&self, handlers: Arc<S>) {
         let mut state = self.state();
-        // Under the lock: who takes out what has ended may have been here already.
+        // Checked under the lock: if the session has ended, its `remove` may have come already.
         if !handlers.session().has_ended() {
             if state.sessions.len() >= state.full {
                 state.sessions.retain(|_, handlers| !handlers.session().has_ended());
@@ -60,7 +60,8 @@ impl<S: Handlers> Table<S> {
         self.tell();
     }
 
-    /// Takes out the handlers of a session that has ended. It may be here a second time by now, and stays then.
+    /// Takes out the handlers of a session that has ended. If the session has been adopted here since, its new handlers
+    /// stay.
     pub(crate) fn remove(&self, id: &str) {
         let mut state = self.state();
         if state.sessions.get(id).is_some_and(|handlers| handlers.session().has_ended()) {
@@ -68,7 +69,7 @@ impl<S: Handlers> Table<S> {
         }
     }
 
-    /// The handlers of a session, where it is served here.
+    /// The handlers of a session, if it is served here.
     pub(crate) fn here(&self, id: &str) -> Option<Arc<S>> {
         self.any(id).filter(|handlers| !handlers.session().has_ended())
     }
@@ -78,12 +79,12 @@ impl<S: Handlers> Table<S> {
         self.state().sessions.get(id).cloned()
     }
 
-    /// The handlers of a session that was adopted here a moment ago: they are made now. A session that another endpoint of the engine has
-    /// is waited for in vain, for [`ADOPTED_WAIT`].
+    /// Waits for the handlers of a session that was adopted here a moment ago: they are being made now. None if the
+    /// session ends, or after [`ADOPTED_WAIT`], for example because another endpoint of this engine serves the session.
     pub(crate) async fn adopted(&self, session: &SessionHandle) -> Option<Arc<S>> {
         let comes = async {
             loop {
-                // Before the look, so that nothing is missed.
+                // Registered before the look, so that no notice is missed.
                 let mut told = pin!(self.told.notified());
                 told.as_mut().enable();
                 let here = self.here(session.id());
@@ -96,7 +97,7 @@ impl<S: Handlers> Table<S> {
         timeout(ADOPTED_WAIT, comes).await.ok().flatten()
     }
 
-    /// Has those look who wait for handlers.
+    /// Makes the requests that wait for handlers look again.
     pub(crate) fn tell(&self) {
         self.told.notify_waiters();
     }

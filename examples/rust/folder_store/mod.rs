@@ -1,8 +1,9 @@
-//! A store of your own, to begin with: logs in a folder, for the processes of one machine (Unix). docs/stores/own-in-rust.md explains it.
+//! A store of your own to start from: logs in a folder, for the processes of one machine (Unix).
+//! docs/stores/own-in-rust.md explains it.
 //!
-//! A session is one file. A batch reads it, changes it in memory, writes it anew beside the old one and renames it, so
-//! that it is done completely or not at all. One lock of the folder keeps writers apart. That is simple, and slow for
-//! long logs: a store for many events adds to its files.
+//! A session is one file. A batch reads the file, changes the session in memory, writes a new file beside the old one
+//! and renames it. So a batch is done completely or not at all. One lock of the folder keeps writers apart. That is
+//! simple, but slow for long logs: a store for many events would append to its files.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -38,7 +39,7 @@ pub(crate) struct Folder {
     path: PathBuf,
     limits: Limits,
     owner_lost_ms: u64,
-    /// The name of this store object. No other has it, in no process and at no time.
+    /// The name of this store object. No other store object has it, in any process and at any time.
     name: String,
     opened: Instant,
     sightings: Mutex<Sightings>,
@@ -53,20 +54,20 @@ pub(crate) struct Folder {
 impl BlockingBackend for Folder {
     fn run(&self, batch: &[Op]) -> Result<Vec<Option<Outcome>>, Fault> {
         self.attempt(batch).map_err(|error| {
-            // A file that cannot be read is that of one session. Everything else concerns the folder, and may pass.
+            // A file with wrong content concerns only its session. Any other error concerns the folder, and may pass.
             let kind = if error.kind() == ErrorKind::InvalidData { Kind::OfOne } else { Kind::Passes };
-            // The rename is the last thing to fail: before it nothing is done.
+            // The rename is the last step that can fail, and nothing is done before it.
             Fault { what: format!("the folder of events: {}", error.kind()), kind, was_sent: false }
         })
     }
 }
 
-/// What is asked.
+/// The operations that the store is asked for.
 impl Folder {
     fn attempt(&self, batch: &[Op]) -> io::Result<Vec<Option<Outcome>>> {
         let Some(Op { session: name, .. }) = batch.first() else { return Ok(Vec::new()) };
         let changes = batch.iter().any(|op| !op.ask.is_question());
-        // A reader needs no lock: the file is there as it was before a change, or after it.
+        // A reader needs no lock: it finds the file as it was before a change, or as it is after it.
         let _lock = changes.then(|| self.lock()).transpose()?;
         let wanted = batch.iter().map(|op| match &op.ask {
             Ask::Append { append, .. } => cost(append),
@@ -119,7 +120,7 @@ impl Folder {
             Ask::DropSession { epoch } => {
                 let ended = owned(session, *epoch).map(drop);
                 if ended.is_ok() {
-                    // Before the session goes: by itself the file says nothing.
+                    // Written before the session is removed: while the session is there, this file means nothing.
                     if epoch.number > 1 {
                         fs::write(self.ended(file), [])?;
                     }
@@ -180,7 +181,7 @@ impl Backend for Folder {
     }
 }
 
-/// What nobody asks for: beats, hints and retention, on threads of their own.
+/// What the store does without being asked: beats, hints and retention, on threads of their own.
 impl Folder {
     /// Opens the store. An owner that gave no sign of life for `owner_lost_ms` milliseconds counts as gone.
     pub(crate) fn open(path: &Path, limits: Limits, owner_lost_ms: u64) -> io::Result<Arc<Self>> {
@@ -202,29 +203,30 @@ impl Folder {
             trimmed: AtomicU64::new(0),
             saved: AtomicU64::new(0),
         });
-        // Before it owns anything: an owner without a count is never known to be gone.
+        // Before this store object owns anything: an owner without a count is never known to be gone.
         folder.beat(0)?;
         let pause = Duration::from_millis(beat_ms(owner_lost_ms));
         let (mut count, mut seen) = (0, HashMap::new());
-        // What fails now is done the next time.
+        // If a beat fails, the next one makes up for it.
         every(&folder, pause, move |folder| {
             count += 1;
             let _ = folder.beat(count);
         })?;
         every(&folder, LOOK, move |folder| folder.look(&mut seen))?;
-        // Apart from the beats: it waits for the lock.
+        // Not on the thread of the beats, because it waits for the lock.
         every(&folder, pause, |folder| drop(folder.clean()))?;
         Ok(folder)
     }
 
     fn beat(&self, count: u64) -> io::Result<()> {
-        // Of one length, and written over the last one: another process finds a count at any time.
+        // All counts have one length, and each is written over the last one. So another process finds a count at any
+        // time.
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).open(self.path.join("beats").join(&self.name));
         file?.write_all(format!("{count:020}").as_bytes())
     }
 
-    /// For how long the owner is known to give no sign of life.
+    /// For how many milliseconds the owner is known to have given no sign of life.
     fn unseen_ms(&self, session: &Session) -> u64 {
         let Some(owner) = &session.owner else { return u64::MAX };
         let count = fs::read_to_string(self.path.join("beats").join(owner)).ok();
@@ -233,8 +235,8 @@ impl Folder {
         sightings.saw(owner, count.and_then(|text| text.parse().ok()), now)
     }
 
-    /// Tells the watchers of sessions that were written since the last look of every log, also of those that are gone, and
-    /// of messages that wait for this store object. The first watcher of a session is told, too.
+    /// Looks which sessions were written since the last look, and tells their watchers: of every log, also of logs that
+    /// are gone, and of messages that wait for this store object. The first watcher of a session is told, too.
     fn look(&self, seen: &mut HashMap<Arc<str>, Seen>) {
         let mut before = std::mem::take(seen);
         for name in self.watchers.sessions() {
@@ -259,7 +261,7 @@ impl Folder {
         let (mut usage, mut owners) = (Usage::default(), HashSet::new());
         for file in self.files()? {
             let _lock = self.lock()?;
-            // A file that cannot be read is in the way of no other.
+            // A file that cannot be read must not be in the way of the others.
             let Ok(Some(session)) = self.forget(&file, self.limits.retention_ms) else { continue };
             usage.sessions += 1;
             usage.streams += session.logs.len() as u64;
@@ -269,13 +271,13 @@ impl Folder {
         }
         *self.usage.lock().unwrap_or_else(PoisonError::into_inner) = usage;
         let Limits { max_age_ms, .. } = self.limits;
-        // Without its count an owner is never known to be gone.
+        // The counts of owners are kept: without its count, an owner is never known to be gone.
         let age_ms = self.owner_lost_ms.saturating_add(max_age_ms).saturating_mul(4);
         self.remove_older("beats", age_ms, |name| !owners.contains(name))?;
         self.remove_older("ended", max_age_ms, |_| true)
     }
 
-    /// Removes files that were written so long ago and whose names may go.
+    /// Removes files that were written more than `age_ms` milliseconds ago, if `may_go` says so of their names.
     fn remove_older(&self, folder: &str, age_ms: u64, may_go: impl Fn(&OsStr) -> bool) -> io::Result<()> {
         for file in fs::read_dir(self.path.join(folder))? {
             let file = file?;
@@ -289,7 +291,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Forgets logs that ended so long ago, and the session when its owner is gone. Keep the lock meanwhile.
+    /// Forgets logs that ended at least `retention_ms` milliseconds ago, unless their pace names another time. Forgets
+    /// the whole session if its owner is gone and nobody has written to it for `max_age_ms`. Keep the lock meanwhile.
     fn forget(&self, file: &Path, retention_ms: u64) -> io::Result<Option<Session>> {
         let Some(mut session) = self.load(file)? else { return Ok(None) };
         let (now, before) = (now(), session.logs.len());
@@ -311,7 +314,8 @@ impl Folder {
     }
 }
 
-/// Does this again and again, on a thread of its own, until the store is gone. It goes on while work is left.
+/// Does this again and again, on a thread of its own, until the store is gone. While operations are left to do, the
+/// store is still there.
 fn every(folder: &Arc<Folder>, pause: Duration, mut work: impl FnMut(&Folder) + Send + 'static) -> io::Result<()> {
     let folder = Arc::downgrade(folder);
     let run = move || {
@@ -326,11 +330,12 @@ fn every(folder: &Arc<Folder>, pause: Duration, mut work: impl FnMut(&Folder) + 
 
 /// Files.
 impl Folder {
-    /// The folder belongs to one writer as long as the file is open. The system closes it when a process ends, however
-    /// that comes.
+    /// The folder belongs to one writer as long as the returned file is open. The system closes the file when the
+    /// process ends, for whatever reason.
     fn lock(&self) -> io::Result<File> {
         const EXCLUSIVE: i32 = 2;
-        // SAFETY: it is declared as in POSIX systems, and takes no pointer. From Rust 1.89 on `File::lock` calls it.
+        // SAFETY: `flock` is declared as on POSIX systems, and takes no pointer. From Rust 1.89 on, `File::lock` calls
+        // it.
         unsafe extern "C" {
             safe fn flock(file: i32, operation: i32) -> i32;
         }
@@ -344,12 +349,12 @@ impl Folder {
         Ok(file)
     }
 
-    /// Hashed: a session may have any name.
+    /// The name is hashed, because a session may have any name.
     fn file_of(&self, session: &str) -> PathBuf {
         self.path.join("sessions").join(&*session_name(session))
     }
 
-    /// Is there as long as the name of a session that ended stays taken.
+    /// The file that exists as long as the name of a session that has ended stays taken.
     fn ended(&self, file: &Path) -> PathBuf {
         self.path.join("ended").join(file.file_name().unwrap_or_default())
     }
@@ -358,8 +363,8 @@ impl Folder {
         fs::read_dir(self.path.join("sessions"))?.map(|entry| Ok(entry?.path())).collect()
     }
 
-    /// How many bytes more the folder may hold. Logs that ended go early where it is less than is wanted. A store of many
-    /// sessions would keep a count.
+    /// How many more bytes the folder may hold. If these are fewer than `wanted`, logs that have ended go early. A
+    /// store for many sessions would keep a count.
     fn room(&self, wanted: usize) -> io::Result<usize> {
         if wanted == 0 {
             return Ok(0);
@@ -379,13 +384,13 @@ impl Folder {
         Ok(room(held))
     }
 
-    /// Keep the lock meanwhile.
+    /// Writes the file of a session, or removes it. Keep the lock meanwhile.
     fn save(&self, file: &Path, session: Option<&mut Session>) -> io::Result<()> {
         let Some(session) = session else {
             return if file.exists() { fs::remove_file(file) } else { Ok(()) };
         };
         session.written = now();
-        // Another one each time: it is all that the look for changes reads.
+        // A new stamp each time: it is all that `look` reads to see a change.
         let stamp = format!("{}-{}\n", self.name, self.saved.fetch_add(1, Ordering::Relaxed));
         let mut text = stamp.clone().into_bytes();
         serde_json::to_writer(&mut text, session)?;
@@ -424,7 +429,7 @@ impl Folder {
     }
 }
 
-/// The first line of a session's file; none where it is not there.
+/// The first line of a session's file; none if there is no file.
 fn stamp(file: &Path) -> io::Result<Option<String>> {
     let file = match File::open(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -12,20 +12,20 @@ use tailrope_core::store::{
     RunningLog, Seq, SessionRecord, StoreError, StoredEvent, Verdict, check_inbox,
 };
 
-/// What an event costs besides its frame, in bytes, about.
+/// About how many bytes an event costs besides its frame.
 const EVENT_COST: usize = 100;
 
 /// What the file of a session holds. All times are in milliseconds since 1970: processes share them.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct Session {
-    /// The store object that owns it; none when it was let go.
+    /// The store object that owns the session; none if the session was released.
     pub(super) owner: Option<String>,
     epoch: (u64, u64),
     record: Record,
     pub(super) written: u64,
     /// By the hexadecimal digits of their nonces.
     pub(super) logs: BTreeMap<String, Log>,
-    /// How many messages came.
+    /// How many messages have been posted.
     posted: u64,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Log {
     pub(super) ended: Option<u64>,
     pub(super) readers: u64,
     pub(super) events: Vec<Event>,
-    /// None of a log that its owner created.
+    /// None for a log that the session's owner created.
     posted: Option<Posted>,
     /// The message that the log is the answer to, with its number, until it is forgotten.
     message: Option<(u64, Raw)>,
@@ -69,7 +69,8 @@ pub(super) struct Event {
     frame: Raw,
 }
 
-/// Any bytes: in the file a text where they are one, so that most frames stay readable, and numbers otherwise.
+/// Any bytes. In the file they are a string if they are valid UTF-8, so that most frames stay readable, and numbers
+/// otherwise.
 #[derive(Clone, Default, Deserialize)]
 #[serde(from = "Written")]
 pub(super) struct Raw(pub(super) Arc<[u8]>);
@@ -118,7 +119,7 @@ impl Event {
         }
     }
 
-    /// Whether it survives trimming (rule 5).
+    /// Whether the event survives trimming (rule 5).
     fn stays(&self) -> bool {
         self.kind() == EventKind::Terminal || (self.kind() == EventKind::Question && !self.is_settled)
     }
@@ -154,12 +155,13 @@ impl Log {
         self.posted == Some(Posted::Waits)
     }
 
-    /// What a message that waits, or may be asked for again, costs.
+    /// How many bytes the message costs while it waits or may be asked for again.
     fn message_bytes(&self) -> usize {
         self.message.as_ref().map_or(0, |(_, body)| self.about.0.len() + body.0.len())
     }
 
-    /// Its owner has the message, and does not ask for those up to this number again.
+    /// Forgets the message if the owner has taken it and will not ask for it again: it asks for none up to the number
+    /// `up_to`.
     fn forget_message(&mut self, up_to: u64) {
         if self.posted == Some(Posted::Taken) && self.message.as_ref().is_some_and(|(number, _)| *number <= up_to) {
             self.message = None;
@@ -194,7 +196,8 @@ impl Log {
         self.ended = ends.then_some(now);
     }
 
-    /// Takes the oldest events away, as far as the bounds ask for it. The newest one stays. Returns how many went.
+    /// Removes the oldest events, as far as the bounds ask for it. The newest event stays. Returns how many were
+    /// removed.
     fn trim(&mut self, limits: &Limits, max_bytes: usize, now: u64) -> u64 {
         let (before, mut low) = (self.events.len(), self.low);
         let (mut count, mut bytes) = (before, self.bytes());
@@ -252,7 +255,7 @@ impl Session {
         Ok(if hold.seen.is_some() { session.running() } else { Vec::new() })
     }
 
-    /// Writes to a log, where `room` bytes are left for its events. Returns how many events the bounds took away.
+    /// Writes to a log. `room` bytes are left for events. Returns how many events were removed because of the bounds.
     pub(super) fn append(
         &mut self,
         nonce: StreamNonce,
@@ -279,8 +282,8 @@ impl Session {
         Ok(log.trim(limits, max_bytes, now))
     }
 
-    /// Leaves a message for the owner, with the log of its answer, where `room` bytes are left for it. A log that is there
-    /// is that of the same message.
+    /// Leaves a message for the owner, with the log of its answer. `room` bytes are left for it. If the log exists, the
+    /// message was posted before, and nothing changes.
     pub(super) fn post(
         &mut self,
         nonce: StreamNonce,
@@ -302,12 +305,12 @@ impl Session {
         Ok(())
     }
 
-    /// The messages that the owner has, but for those that it has begun, and then those that wait.
+    /// The messages that the owner has taken, except those with a number up to `after`, and then those that wait.
     pub(super) fn take(&mut self, after: u64) -> Vec<Mail> {
         self.logs.values_mut().for_each(|log| log.forget_message(after));
         let left = self.logs.values_mut().filter_map(|log| Some((log.message.clone()?, log)));
         let mut left: Vec<_> = left.collect();
-        // What was taken came before what waits.
+        // Messages that were taken came before those that wait.
         left.sort_unstable_by_key(|((number, _), _)| *number);
         let told = left.into_iter().take(MAX_TAKEN).map(|((number, body), log)| {
             log.posted = Some(Posted::Taken);
@@ -317,7 +320,7 @@ impl Session {
         told.collect()
     }
 
-    /// Ends the log of a message that still waits. Returns whether the message is withdrawn.
+    /// Ends the log of a message that still waits. Returns whether the message is withdrawn, now or before.
     pub(super) fn withdraw(&mut self, nonce: StreamNonce, end: &Bytes) -> Result<bool, StoreError> {
         let log = self.logs.get_mut(&nonce.hex()).ok_or(StoreError::Gone)?;
         if log.waits() {
@@ -386,7 +389,7 @@ impl Session {
     }
 }
 
-/// What its owner may change (rule 12).
+/// The session, for its owner: only the owner may change it (rule 12).
 pub(super) fn owned(session: &mut Option<Session>, epoch: Epoch) -> Result<&mut Session, StoreError> {
     let session = session.as_mut().ok_or(StoreError::Gone)?;
     if session.epoch() == epoch { Ok(session) } else { Err(StoreError::Fenced) }

@@ -1,4 +1,4 @@
-//! A request, as its handler has it.
+//! A request, as its handler gets it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::close::Close;
 use crate::json_rpc::RpcError;
 use crate::json_rpc::session::Line;
 
-/// A request of a client. Its stream takes what is sent here, whether somebody is connected or not.
+/// A request of a client. What you send here goes into the request's stream, whether the client is connected or not.
 pub struct Call {
     pub(crate) line: Arc<Line>,
     pub(crate) id: RequestId,
@@ -23,7 +23,7 @@ pub struct Call {
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No header and no payload is for a log.
+        // Headers and payloads must not get into a log.
         f.debug_struct("Call").field("id", &self.id).field("method", &self.method).finish_non_exhaustive()
     }
 }
@@ -34,22 +34,24 @@ impl Call {
         &self.method
     }
 
-    /// The parameters; null where there are none.
+    /// The parameters; null if there are none.
     pub fn params(&self) -> &Value {
         &self.params
     }
 
-    /// The head of the HTTP request that brought it. Of one that came to another process it has what may travel.
+    /// The head of the HTTP request that brought it. If the request came to another process, it has only the headers
+    /// that may be relayed.
     pub fn parts(&self) -> &Parts {
         &self.parts
     }
 
-    /// The token that progress names, where the client wants to hear of it.
+    /// The token that progress notifications have to name; none if the client does not want progress.
     pub fn progress_token(&self) -> Option<&Value> {
         self.params.get("_meta")?.get("progressToken")
     }
 
-    /// Sends a notification on the stream of the request. It waits for an event store that answers later only where much waits.
+    /// Sends a notification on the stream of the request. If the event store answers later, this waits for it only
+    /// while much of the stream is not stored yet.
     ///
     /// # Errors
     /// It was not stored, or the session has ended.
@@ -68,7 +70,7 @@ impl Call {
     /// Asks the client, and waits for its answer.
     ///
     /// # Errors
-    /// What the client answers in the place of a result; -32603 where it could not be asked, or cannot answer any more.
+    /// The error that the client answers with; -32603 if the client could not be asked, or cannot answer any more.
     pub async fn ask(&self, method: &str, params: Value) -> Result<Value, RpcError> {
         self.line.ask(&self.id, method, &params).await
     }
@@ -76,12 +78,13 @@ impl Call {
     /// Closes the connection that the client waits on (SEP-1699). The call goes on, and the client comes back for what is sent
     /// meanwhile.
     ///
-    /// Returns whether the stream can be polled. False, and nothing is closed, where the client could not come back.
+    /// Returns whether the stream can be polled. If the client could not come back, nothing is closed and the result is
+    /// false.
     pub fn close_sse_stream(&self, close: Close) -> bool {
         self.line.session.close_connection(&self.id, close.retry_ms, close.hold_ms)
     }
 
-    /// Closes the connection of the session's standalone stream, likewise.
+    /// Closes the connection of the session's standalone stream, in the same way.
     pub fn close_standalone_sse_stream(&self, close: Close) -> bool {
         self.line.session.close_standalone(close.retry_ms, close.hold_ms)
     }

@@ -20,7 +20,7 @@ use crate::service::{Application, Begun, ServiceConfig, TailropeService};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RpcError {
-    /// What kind of error it is: -32601 for a method that is not there, -32602 for wrong parameters.
+    /// What kind of error it is: -32601 for a method that does not exist, -32602 for wrong parameters.
     pub code: i32,
     /// For people.
     pub message: String,
@@ -50,13 +50,14 @@ impl std::error::Error for RpcError {}
 
 /// Answers the requests of all sessions, `initialize` among them.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers a request. It is dropped where the request is cancelled, and only there: a lost connection cancels nothing.
+    /// Answers a request. The future is dropped if the request is cancelled or the session ends. A lost connection
+    /// cancels nothing.
     ///
     /// # Errors
-    /// What the client is told in the place of a result.
+    /// The error that the client gets instead of a result.
     fn call(&self, call: Call) -> impl Future<Output = Result<Value, RpcError>> + Send;
 
-    /// A notification came. Cancellations are handled before.
+    /// A notification came. Cancellations do not come here: they are handled before.
     fn notified(&self, method: &str, params: Value) {
         let _ = (method, params);
     }

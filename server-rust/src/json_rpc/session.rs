@@ -25,7 +25,7 @@ use crate::service::{Begun, Handlers, Posts, serve_posted};
 
 type Answer = Result<Value, RpcError>;
 
-/// What handlers send by.
+/// What handlers send messages with.
 pub(crate) struct Line {
     pub(crate) session: SessionHandle,
     host: Arc<Host>,
@@ -51,7 +51,7 @@ pub struct Session<H> {
 /// What tells running requests that they are cancelled.
 type Cancels = HashMap<RequestId, Arc<Notify>>;
 
-/// A request that its handler answers, or did not.
+/// A request whose handler runs. When it is dropped, the answer is sent, if there is one.
 struct Running {
     line: Arc<Line>,
     cancels: Arc<Mutex<Cancels>>,
@@ -65,7 +65,7 @@ impl Drop for Running {
         match self.answer.take() {
             Some(answer) => self.line.respond(&self.id, answer),
             None if thread::panicking() => panics::answer_for(&self.line.session, &self.id),
-            // The engine has given it its end.
+            // The request was cancelled, or the session has ended: the engine has given the request its end.
             None => {}
         }
     }
@@ -109,7 +109,7 @@ impl<H: Handler> Hear for Session<H> {
         self.line.outcomes.settle(self.line.session.take_outcomes());
         serve_posted(&self);
         if self.line.session.has_ended() {
-            // Nobody is there to be answered.
+            // The session has no client any more that could get an answer.
             lock(&self.cancels).drain().for_each(|(_, cancelled)| cancelled.notify_one());
             lock(&self.line.asked).waiting.clear();
         }
@@ -194,7 +194,7 @@ impl<H: Handler> Handlers for Session<H> {
             (Kind::Response | Kind::ErrorResponse, Some(id), _) => {
                 let asker = lock(&self.line.asked).waiting.remove(&id);
                 if let (Some(asker), Some(answer)) = (asker, answer) {
-                    // Who does not wait any more needs no answer.
+                    // The handler may have stopped waiting.
                     let _ = asker.send(answer);
                 }
             }
@@ -254,7 +254,7 @@ impl Line {
                 format!(r#""error":{}"#, json!({ "code": code, "message": message, "data": data }))
             }
         };
-        // As text: an integer may have more digits than any type of ours.
+        // Written as text: an integer may have more digits than any integer type of ours.
         let payload = format!(r#"{{"jsonrpc":"2.0","id":{},{rest}}}"#, id.to_json()).into();
         let message = OutgoingMessage { kind: OutgoingKind::Response, id: Some(id), related: None, payload };
         // The engine answers for a response that is not stored (I9).
@@ -267,7 +267,7 @@ impl Line {
     }
 }
 
-/// A question that is asked. Where its handler is dropped, nobody waits for the answer.
+/// A question that the client was asked. If its handler is dropped, nobody waits for the answer.
 struct Question<'a> {
     line: &'a Line,
     id: RequestId,

@@ -23,12 +23,12 @@ use crate::service::{self, Application, Begun, Handlers, Posts, ResponseBody, Se
 /// A server of rmcp: a handler for each session.
 pub struct RmcpServer<S> {
     factory: Arc<dyn Fn() -> io::Result<S> + Send + Sync>,
-    /// rmcp's own service, for what has no sessions.
+    /// rmcp's own service, for requests that have no session.
     modern: StreamableHttpService<S, NeverSessionManager>,
 }
 
 impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
-    /// A service in the place of rmcp's `StreamableHttpService`. `factory` makes the handler of each session.
+    /// A service that replaces rmcp's `StreamableHttpService`. `factory` makes the handler of each session.
     ///
     /// ```no_run
     /// # use rmcp::ServerHandler;
@@ -46,7 +46,7 @@ impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
         config: ServiceConfig,
     ) -> Self {
         let factory: Arc<dyn Fn() -> io::Result<S> + Send + Sync> = Arc::new(factory);
-        // What is allowed is looked at before.
+        // Our own service has checked `Host` before.
         let modern = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
             .with_legacy_session_mode(false)

@@ -6,7 +6,8 @@ use rmcp::model::{ClientNotification, ClientRequest, ErrorData, ProtocolVersion,
 use rmcp::service::{NotificationContext, RequestContext, Service};
 use rmcp::{RoleServer, ServerHandler};
 
-/// Boxes the futures of a handler. They are large, and rmcp spawns a task for each, which would be moved with all of it several times.
+/// Boxes the futures of a handler. They are large, and rmcp spawns a task for each: without the box, the whole future
+/// would be moved several times.
 pub(crate) struct Boxed<S>(pub(crate) S);
 
 impl<S: ServerHandler> Service<RoleServer> for Boxed<S> {

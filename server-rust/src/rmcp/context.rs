@@ -13,7 +13,8 @@ use crate::rmcp::served::Running;
 #[derive(Clone)]
 pub(crate) struct Control(pub(crate) Arc<Running>);
 
-/// What handlers can ask of the stream of their request, where [`Sessions`](crate::Sessions) serve it.
+/// What handlers can ask of the stream of their request, if [`Sessions`](crate::Sessions) or
+/// [`TailropeService`](crate::TailropeService) serves it.
 ///
 /// ```
 /// use rmcp::{RoleServer, model::CallToolResult, service::RequestContext};
@@ -30,15 +31,16 @@ pub trait ResumableContext {
     /// Closes the connection that the client waits on (SEP-1699). The call goes on, and the client comes back for what is
     /// sent meanwhile.
     ///
-    /// Returns whether the stream can be polled. False, and nothing is closed, where the client could not come back: its
-    /// session negotiated a revision before 2025-11-25, the request has its end already, or another session manager serves it.
+    /// Returns whether the stream can be polled. If the client could not come back, nothing is closed and the result is
+    /// false. That is so if its session negotiated a revision before 2025-11-25, if the request has its end already,
+    /// and if another session manager serves it.
     fn close_sse_stream(&self, close: Close) -> bool;
 
-    /// Closes the connection of the session's standalone stream, likewise.
+    /// Closes the connection of the session's standalone stream, in the same way.
     fn close_standalone_sse_stream(&self, close: Close) -> bool;
 
-    /// Has a notification go out on the stream of this request. rmcp's own send progress there, and all else on the standalone
-    /// stream, which a client may not have opened.
+    /// Makes a notification go out on the stream of this request. Without it, progress goes there, too, but every other
+    /// notification goes to the standalone stream, which the client may not have opened.
     #[must_use]
     fn related(&self, notification: ServerNotification) -> ServerNotification;
 }

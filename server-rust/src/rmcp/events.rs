@@ -19,12 +19,13 @@ use crate::rmcp::messages::opaque;
 use crate::rmcp::recent::Recent;
 use crate::source::Source;
 
-/// Reads a log as rmcp takes events. Comments are rmcp's own, so the engine's are left out, and so is the word of a gap.
+/// Reads a log into the events that rmcp takes. rmcp writes the comments itself, so the engine's comments are left out,
+/// also the one that announces a gap.
 pub(crate) struct EventStream {
     source: Source,
-    /// Where its messages are sent in this process.
+    /// The message that was sent last, if the session is served in this process.
     recent: Option<Arc<Recent>>,
-    /// What the source has given and is not read yet.
+    /// Chunks that the source has given and that are not read yet.
     chunks: vec::IntoIter<Chunk>,
     decoder: Decoder,
     retry: Option<Duration>,
@@ -44,7 +45,7 @@ impl EventStream {
     /// Waits for the first page.
     ///
     /// # Errors
-    /// It is no answer but a refusal.
+    /// The answer is a refusal.
     pub(crate) async fn begun(mut pages: Pages) -> Result<Self, Refusal> {
         let page = pages.next().await;
         if let Some(head) = page.head.filter(|head| head.is_refusal) {
@@ -55,7 +56,7 @@ impl EventStream {
     }
 
     fn read(&mut self, chunk: &Chunk) {
-        // Mostly it is one of these two.
+        // Most chunks are one of these two.
         match chunk {
             Chunk::Shared(frame) => {
                 if let Some((id, data)) = stored(frame) {
@@ -117,7 +118,7 @@ impl Stream for EventStream {
             if let Some(chunk) = self.chunks.next() {
                 self.read(&chunk);
             } else if let Some(retry) = self.retry.take() {
-                // A block that tells nothing else, as the last word of a connection that is closed.
+                // A `retry` without an event: the last thing that a connection gets before it is closed.
                 return Poll::Ready(Some(ServerSseMessage::retry(retry)));
             } else {
                 let Some(chunks) = ready!(self.source.poll(cx)) else { return Poll::Ready(None) };

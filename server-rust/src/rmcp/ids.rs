@@ -12,7 +12,7 @@ pub(crate) fn request_id(id: &RmcpId) -> RequestId {
     }
 }
 
-/// None for an integer that rmcp has no room for.
+/// None for an integer that does not fit in rmcp's type.
 pub(crate) fn rmcp_id(id: &RequestId) -> Option<RmcpId> {
     Some(match id {
         RequestId::Integer(digits) => NumberOrString::Number(digits.parse().ok()?),

@@ -8,10 +8,10 @@ use std::task::{Context, Poll, Waker};
 use rmcp::model::ClientJsonRpcMessage;
 use tokio::sync::Notify;
 
-/// Messages that may wait. A client that sends faster than its session takes has to wait itself (I11).
+/// Messages that may wait. A client that sends faster than its session takes messages has to wait itself (I11).
 const MAX_MESSAGES: usize = 64;
 
-/// A queue that has room for one message at most while it is empty, as a thousand idle sessions have one each.
+/// A queue that, while it is empty, has room for one message at most: a thousand idle sessions have a queue each.
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
@@ -22,18 +22,18 @@ pub(crate) struct Inbox {
 struct State {
     messages: VecDeque<ClientJsonRpcMessage>,
     is_closed: bool,
-    /// rmcp's loop, while it waits for a message: it alone takes them.
+    /// rmcp's loop, while it waits for a message. Only the loop takes messages.
     taker: Option<Waker>,
 }
 
 impl Inbox {
-    /// Whether there is room, or nothing is taken any more.
+    /// Whether there is room. True also when the queue is closed, and takes nothing any more.
     pub(crate) fn has_room(&self) -> bool {
         let state = self.state();
         state.is_closed || state.messages.len() < MAX_MESSAGES
     }
 
-    /// Waits until there is.
+    /// Waits until there is room.
     pub(crate) async fn room(&self) {
         loop {
             let taken = self.taken.notified();
@@ -44,14 +44,14 @@ impl Inbox {
         }
     }
 
-    /// False where the session has ended: nobody takes it.
+    /// Adds a message. False if the session has ended: nobody takes the message then.
     pub(crate) fn put(&self, message: ClientJsonRpcMessage) -> bool {
         let mut state = self.state();
         if state.is_closed {
             return false;
         }
         if state.messages.is_empty() {
-            // Mostly no other comes before it is taken.
+            // Usually no other message comes before this one is taken.
             state.messages.reserve_exact(1);
         }
         state.messages.push_back(message);
@@ -59,7 +59,7 @@ impl Inbox {
         true
     }
 
-    /// The next message; none when the session has ended. Loses nothing where the caller stops waiting.
+    /// The next message; none when the session has ended. No message is lost if the caller stops waiting.
     pub(crate) async fn take(&self) -> Option<ClientJsonRpcMessage> {
         poll_fn(|cx| self.poll_take(cx)).await
     }
@@ -95,7 +95,7 @@ impl Inbox {
     }
 }
 
-/// Wakes who waits for a message, without the lock.
+/// Wakes rmcp's loop if it waits for a message. Releases the lock first.
 fn wake(mut state: MutexGuard<'_, State>) {
     let taker = state.taker.take();
     drop(state);

@@ -1,5 +1,5 @@
-//! The messages that come most often, calls of tools and progress, between rmcp's types and ours. In rmcp's own way they take several
-//! times as long: it tries one kind of message after the other, and makes a tree of each notification.
+//! Converts the messages that come most often, tool calls and progress, between rmcp's types and ours. rmcp's own way
+//! takes several times as long: it tries one kind of message after the other, and makes a tree of each notification.
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage,
@@ -12,16 +12,16 @@ use tailrope_core::protocol::{Envelope, Fields, Kind};
 
 use super::ids::{request_id, rmcp_id};
 
-/// Bytes to make room for before a message is written. Most take less.
+/// Bytes to reserve before a message is written. Most messages take less.
 pub(crate) const JSON_ROOM: usize = 256;
 
-/// Reads the call of a tool. None where it is anything else, or wrong: rmcp says what.
+/// Reads a tool call. None if the message is anything else or is wrong: then rmcp's own way says what is wrong.
 pub(crate) fn call(envelope: &Envelope, body: &[u8]) -> Option<ClientJsonRpcMessage> {
     if (envelope.kind, envelope.method.as_deref()) != (Kind::Request, Some("tools/call")) {
         return None;
     }
     let id = rmcp_id(envelope.id.as_ref()?)?;
-    // From text: of bytes, each string would be looked at once more.
+    // Read from text: if it were read from bytes, each string would be checked once more.
     let params = str::from_utf8(&body[envelope.params.clone()]).ok()?;
     let mut params: CallToolRequestParams = serde_json::from_str(params).ok()?;
     let meta = params.meta.take();
@@ -32,8 +32,8 @@ pub(crate) fn call(envelope: &Envelope, body: &[u8]) -> Option<ClientJsonRpcMess
     Some(JsonRpcMessage::request(ClientRequest::CallToolRequest(request), id))
 }
 
-/// The envelope of the call of a tool that rmcp has read, without a body: its places are empty. None where it is anything else, or has a
-/// token that rmcp has no room for.
+/// The envelope of a tool call that rmcp has read. There is no body, so its ranges are empty. None if the message is
+/// anything else, or has a progress token that does not fit in rmcp's type.
 pub(crate) fn envelope(message: &ClientJsonRpcMessage) -> Option<Envelope> {
     let JsonRpcMessage::Request(request) = message else { return None };
     let ClientRequest::CallToolRequest(call) = &request.request else { return None };
@@ -54,7 +54,8 @@ pub(crate) fn envelope(message: &ClientJsonRpcMessage) -> Option<Envelope> {
 /// What progress begins with, before its parameters.
 const PROGRESS: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":"#;
 
-/// The JSON of progress. None where it is anything else. The message is as before.
+/// The JSON of a progress notification. None if the message is anything else, or has metadata. The message is
+/// afterwards as it was before.
 pub(crate) fn write_progress(message: &mut ServerJsonRpcMessage) -> Option<Vec<u8>> {
     let JsonRpcMessage::Notification(JsonRpcNotification { notification, .. }) = message else { return None };
     let ServerNotification::ProgressNotification(progress) = notification else { return None };
@@ -69,7 +70,7 @@ pub(crate) fn write_progress(message: &mut ServerJsonRpcMessage) -> Option<Vec<u
     progress.params.message = text;
     written.ok()?;
     if let Some(text) = &progress.params.message {
-        // Behind the other parameters, before their end.
+        // After the other parameters, before the closing brace.
         json.pop();
         json.extend_from_slice(br#","message":"#);
         write_text(&mut json, text)?;
@@ -79,7 +80,8 @@ pub(crate) fn write_progress(message: &mut ServerJsonRpcMessage) -> Option<Vec<u
     Some(json)
 }
 
-/// Writes a text as JSON. Most have nothing to escape, which is seen faster than it is written byte by byte.
+/// Writes a text as JSON. Most texts have nothing to escape: it is faster to check that first than to write byte by
+/// byte.
 fn write_text(json: &mut Vec<u8>, text: &str) -> Option<()> {
     let is_plain = |byte: &u8| (*byte >= b' ') & (*byte != b'"') & (*byte != b'\\');
     if !text.as_bytes().iter().fold(true, |plain, byte| plain & is_plain(byte)) {
@@ -92,8 +94,8 @@ fn write_text(json: &mut Vec<u8>, text: &str) -> Option<()> {
     Some(())
 }
 
-/// Reads progress that [`write_progress`] wrote. None where it is anything else, has members that rmcp does not know, or a number that
-/// rmcp would not write as it is.
+/// Reads progress that [`write_progress`] wrote. None if it is anything else, if it has members that rmcp does not
+/// know, or if it has a number that rmcp would write differently.
 pub(crate) fn read_progress(json: &str) -> Option<ServerJsonRpcMessage> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -120,7 +122,7 @@ pub(crate) fn read_progress(json: &str) -> Option<ServerJsonRpcMessage> {
     Some(JsonRpcMessage::notification(ServerNotification::ProgressNotification(ProgressNotification::new(progress))))
 }
 
-/// A number with a fraction, where no other number is read as the same one.
+/// Reads a number with a fraction. None if it has so many digits that another number could be read as the same one.
 fn number(raw: &RawValue) -> Option<f64> {
     let text = raw.get().as_bytes();
     let has_few_digits = text.len() <= 16 && text.iter().all(|byte| byte.is_ascii_digit() || b"-.".contains(byte));

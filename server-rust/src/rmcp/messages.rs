@@ -17,7 +17,7 @@ use crate::rmcp::lean;
 
 pub(crate) type Context = rmcp::service::RequestContext<RoleServer>;
 
-/// Reads a message as rmcp has it, and tells it the head of the HTTP request that brought it.
+/// Reads a message into rmcp's type, and attaches the head of the HTTP request that brought it.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -27,7 +27,7 @@ pub(crate) fn read(parts: Parts, envelope: &Envelope, body: &[u8]) -> Result<Cli
         None => serde_json::from_slice(&body[envelope.range.clone()]).map_err(|error| error.to_string())?,
     };
     if (envelope.kind == Kind::Request) != matches!(&message, ClientJsonRpcMessage::Request(_)) {
-        // It would be taken for a notification, and never be answered.
+        // rmcp has read it as a notification, and would never answer it.
         return Err("the id of the request is an integer that does not fit in 64 bits".to_owned());
     }
     match &mut message {
@@ -40,7 +40,7 @@ pub(crate) fn read(parts: Parts, envelope: &Envelope, body: &[u8]) -> Result<Cli
     Ok(message)
 }
 
-/// The HTTP request that brought a message. rmcp tells that of requests and notifications, and of no answer.
+/// The head of the HTTP request that brought a message. rmcp keeps it for requests and notifications, not for answers.
 pub(crate) fn parts_of(message: &ClientJsonRpcMessage) -> Option<&Parts> {
     match message {
         JsonRpcMessage::Request(request) => request.request.extensions().get(),
@@ -70,7 +70,8 @@ pub(crate) fn json(message: &impl serde::Serialize) -> Bytes {
     json.into()
 }
 
-/// A message of the log, as it is: what its type knows is left to the client. None where it is no message of a server.
+/// A message of the log, as it is: only the client looks at what its type says. None if it is not a message of a
+/// server.
 pub(crate) fn opaque(json: &str) -> Option<ServerJsonRpcMessage> {
     #[derive(Deserialize)]
     struct Wire {

@@ -1,19 +1,20 @@
-//! What a session has sent last, as rmcp has it.
+//! The message that a session sent last, in rmcp's type.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use rmcp::model::ServerJsonRpcMessage;
 
-/// What is larger is read from its JSON: a session whose client has gone does not hold it twice.
+/// A larger message is not kept here, but read from its JSON: otherwise a session whose client is gone would hold it
+/// twice.
 const MAX_BYTES: usize = 4 << 10;
 
-/// One message with its JSON. A reader that is there at once need not make the message of the JSON again.
+/// One message with its JSON. A reader that takes it at once need not parse the JSON again.
 #[derive(Default)]
 pub(crate) struct Recent(Mutex<Option<(Bytes, Arc<ServerJsonRpcMessage>)>>);
 
 impl Recent {
-    /// Keeps a message in the place of the one before.
+    /// Keeps a message instead of the one before, if it is not too large.
     pub(crate) fn keep(&self, json: Bytes, message: ServerJsonRpcMessage) {
         *self.kept() = Some((json, Arc::new(message))).filter(|(json, _)| json.len() <= MAX_BYTES);
     }

@@ -34,7 +34,7 @@ pub struct Served {
     pub(crate) inbox: Inbox,
     outcomes: Outcomes,
     routes: Arc<Mutex<Routes>>,
-    /// None where its readers take the JSON.
+    /// None if the session's readers take the JSON.
     pub(crate) recent: Option<Arc<Recent>>,
     initializing: Mutex<Option<(RmcpId, oneshot::Sender<ServerJsonRpcMessage>)>>,
     host: Arc<Host>,
@@ -42,7 +42,7 @@ pub struct Served {
     has_left: AtomicBool,
 }
 
-/// A request that has come to its handler, which holds this.
+/// A request that has come to its handler. The handler's context holds this.
 pub(crate) struct Running {
     pub(crate) session: SessionHandle,
     pub(crate) request: RequestId,
@@ -51,7 +51,7 @@ pub(crate) struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // rmcp tells nobody of it.
+        // rmcp tells nobody that a handler panicked.
         if thread::panicking() {
             lock(&self.routes).forget(&self.request);
             panics::answer_for(&self.session, &self.request);
@@ -59,12 +59,12 @@ impl Drop for Running {
     }
 }
 
-/// Where messages belong that do not say it themselves.
+/// Which requests messages belong to that do not say it themselves.
 #[derive(Default)]
 struct Routes {
-    /// Looked into for each progress message. Clients choose the keys, so the hash has a secret.
+    /// Looked up for each progress message. Clients choose the keys, so the hash has a secret.
     by_token: HashMap<ProgressToken, RequestId, RandomState>,
-    /// The client's request that a question of the server is related to.
+    /// By question of the server: the client's request that it is related to.
     questions: HashMap<RequestId, RequestId>,
 }
 
@@ -79,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Served {
-    /// `ears` are those that the session was opened with, `terms` hold for what other processes relay to it.
+    /// `ears` are those that the session was opened with. `terms` hold for what other processes relay to the session.
     pub(crate) fn new(
         session: SessionHandle,
         ears: &Ears,
@@ -99,16 +99,16 @@ impl Served {
             has_left: AtomicBool::new(false),
         });
         ears.listen(Arc::downgrade(&served) as Weak<dyn Hear>);
-        // Something may have been told before anybody heard it.
+        // Something may have happened before there was a listener.
         Arc::clone(&served).hear();
         served
     }
 
-    /// rmcp's loop has ended. What a store that outlives the process has of the session, others can go on with.
+    /// rmcp's loop has ended. If the store outlives the process, other processes can go on with the session.
     pub(crate) fn leave(&self) {
         if !self.has_left.swap(true, Ordering::SeqCst) {
             self.inbox.close();
-            // One that has ended is not kept for others.
+            // A session that has ended is not left to other processes.
             if !self.session.has_ended() {
                 self.session.release();
             }
@@ -147,7 +147,7 @@ impl Served {
         is_taken
     }
 
-    /// The answer to the `initialize` with this id, as rmcp has it.
+    /// Receives the answer to the `initialize` with this id, in rmcp's type.
     pub(crate) fn initialized(&self, id: RmcpId) -> oneshot::Receiver<ServerJsonRpcMessage> {
         let (sender, answer) = oneshot::channel();
         *lock(&self.initializing) = Some((id, sender));
@@ -178,7 +178,7 @@ impl Served {
         }
         let waiter = if kind == OutgoingKind::Response { self.initialize_waiter(&message) } else { None };
         match (waiter, recent) {
-            // It may be gone with its client.
+            // The waiter may be gone, with its client.
             (Some(waiter), _) => drop(waiter.send(message)),
             (None, Some((recent, json))) => recent.keep(json, message),
             (None, None) => {}
@@ -190,7 +190,7 @@ impl Served {
         }
     }
 
-    /// Who waits for this message, where it is the answer to `initialize`.
+    /// The waiter for this message, if it is the answer to `initialize`.
     fn initialize_waiter(&self, message: &ServerJsonRpcMessage) -> Option<oneshot::Sender<ServerJsonRpcMessage>> {
         let answered = match message {
             JsonRpcMessage::Response(response) => Some(&response.id),
@@ -201,7 +201,7 @@ impl Served {
         lock(&self.initializing).take_if(is_it).map(|(_, waiter)| waiter)
     }
 
-    /// Waits for what a sender has to wait for.
+    /// Waits until the sender may go on. Returns the outcome.
     pub(crate) async fn finish(&self, sending: Sending) -> Result<(), EngineError> {
         self.outcomes.finish(sending, &self.host).await
     }
@@ -217,7 +217,7 @@ impl Routes {
             ServerNotification::ProgressNotification(progress) => {
                 self.by_token.get(&progress.params.progress_token).cloned()
             }
-            // It withdraws a question, and goes where that went.
+            // It cancels a question of the server, and goes where the question went.
             ServerNotification::CancelledNotification(cancelled) => {
                 self.questions.remove(&request_id(cancelled.params.request_id.as_ref()?))
             }
@@ -225,7 +225,7 @@ impl Routes {
         }
     }
 
-    /// The request has its end.
+    /// Forgets a request that has its end.
     fn forget(&mut self, request: &RequestId) {
         self.by_token.retain(|_, related| related != request);
         self.questions.retain(|_, related| related != request);

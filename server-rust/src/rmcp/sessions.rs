@@ -30,8 +30,8 @@ use crate::rmcp::transport::{SessionTransport, serve};
 use crate::sender::{Identity, Sender};
 use crate::table::Table;
 
-/// The id of the priming event that rmcp's service itself writes, before a standalone stream and before the answer to
-/// `initialize`: its client has nothing of the stream yet.
+/// The id of the priming event that rmcp's service itself writes before a standalone stream and before the answer to
+/// `initialize`. A client that resumes with it has nothing of the stream yet.
 const RMCP_START: &str = "0";
 
 /// The sessions of rmcp's `StreamableHttpService`, with streams that outlive their connections: any client that resumes gets
@@ -56,19 +56,23 @@ const RMCP_START: &str = "0";
 /// Handlers close the connection of a long call with [`ResumableContext`](crate::ResumableContext). Pacing, bounds and the event
 /// store are the [`Options`](crate::Options) of the engine. The clock is a task of the tokio runtime that the requests run on.
 ///
-/// What rmcp's service does itself, no session manager can change:
+/// A session manager cannot change what rmcp's service does itself:
 ///
-/// - Its `sse_retry` (3 s by default) writes a priming event with the id `0` before ours on a standalone stream, and before the
-///   answer to `initialize`. It does no harm, as a client that comes back with `0` gets its standalone stream; `None` leaves it out.
-/// - Its `sse_keep_alive` writes the comments, in the place of the engine's `keep_alive_ms`. The comment that tells of a gap, where the
-///   bounds took events before their reader came, has no way through it: it is logged, and counted in [`Stats`](crate::Stats).
-/// - It alone sees what a reader takes. A connection whose reader takes nothing is not cut at the engine's `max_connection_ms`: it stays until
-///   TCP or the HTTP server gives it up. What it was not sent can be resumed meanwhile.
-/// - A resume that cannot be is answered with 200 and an empty stream, whatever the engine says, and every other refusal of the engine
-///   with 500.
-/// - It shows a session manager the HTTP request of a POST of a request or a notification only. So [principals](Identity::principal)
-///   are checked there, and not on GET, on DELETE and where a client answers the server.
-/// - It serves revision 2026-07-28 without sessions: nothing of it comes here.
+/// - Its `sse_retry` (3 s by default) writes a priming event with the id `0` before ours on a standalone stream, and
+///   before the answer to `initialize`. This does no harm: a client that comes back with `0` gets its standalone
+///   stream. With `None`, rmcp leaves the event out.
+/// - Its `sse_keep_alive` writes the comments, instead of the engine's `keep_alive_ms`. If the bounds dropped events
+///   before their reader came, the comment that announces the gap cannot get through. The gap is logged, and counted in
+///   [`Stats`](crate::Stats).
+/// - Only rmcp's service sees what a reader takes. So a connection whose reader takes nothing is not cut off after the
+///   engine's `max_connection_ms`: it stays until TCP or the HTTP server gives it up. What was not sent on it can be
+///   resumed meanwhile.
+/// - A resume that is not possible is answered with 200 and an empty stream, whatever the engine says. Every other
+///   refusal of the engine is answered with 500.
+/// - It shows a session manager the HTTP request only if that is a POST of a request or a notification. So
+///   [principals](Identity::principal) are checked there. They are not checked on GET, on DELETE, and when a client
+///   answers the server.
+/// - It serves revision 2026-07-28 without sessions: none of those requests comes here.
 pub struct Sessions {
     engine: Engine,
     host: Arc<Host>,
@@ -83,10 +87,10 @@ enum Place {
     Elsewhere(SessionHandle),
 }
 
-/// Serves a session by a new handler of the user's, until it ends.
+/// Serves a session with a new handler of the user's, until the session ends.
 type Begin = dyn Fn(&Arc<Served>) -> io::Result<Pin<Box<dyn Future<Output = ()> + Send>>> + Send + Sync;
 
-/// Goes on with sessions of processes that are gone.
+/// Adopts sessions whose process is gone.
 struct Adopter {
     host: Arc<Host>,
     table: Arc<Table<Served>>,
@@ -136,7 +140,7 @@ pub enum SessionsError {
     Refused(Refusal),
     /// The engine failed.
     Engine(EngineError),
-    /// The message is none that a session takes.
+    /// The message is not one that a session takes.
     Message(EnvelopeError),
 }
 
@@ -193,9 +197,10 @@ impl Sessions {
         Self { identity, ..self }
     }
 
-    /// Goes on with sessions whose process is gone, when a message of their client comes: `factory` makes the handler of such a session,
-    /// as that of the service makes the others, and the handler is told again what the client has told that holds. The event store has
-    /// to be one that several processes share.
+    /// Adopts sessions whose process is gone: when a message of such a session's client comes, the session goes on
+    /// here. `factory` makes its handler, as the factory of the service makes the others. What the client has told
+    /// before, and still holds, is told to the handler again. The event store has to be one that several processes
+    /// share.
     ///
     /// ```no_run
     /// # use rmcp::ServerHandler;
@@ -208,9 +213,10 @@ impl Sessions {
     /// # }
     /// ```
     ///
-    /// Without it, what they have stored can be read here, and calls are refused. rmcp's own way, `SessionManager::restore_session`,
-    /// stays unused: rmcp asks for it before the message is anywhere, for a mere GET too, and has a session begin again under its id
-    /// although its process may still be there. The engine takes a session over where a message waits for a process that is gone.
+    /// Without adoption, what such sessions have stored can be read here, and their calls are refused. rmcp's own way,
+    /// `SessionManager::restore_session`, is not used: rmcp calls it before the message is stored anywhere, even for a
+    /// mere GET, and lets a session begin again under its id although its process may still be alive. The engine takes
+    /// a session over only if a message waits for a process that is gone.
     #[must_use]
     pub fn with_adoption<S: ServerHandler + Send + 'static>(
         self,
@@ -226,11 +232,11 @@ impl Sessions {
         &self.engine
     }
 
-    /// Closes every connection because the process is going away, and waits for calls whose end another
-    /// process could show. Clients come back, to this process or to another one with the same store.
+    /// Closes every connection because the process is going away, and waits for the calls whose result another process
+    /// could deliver. Clients come back, to this process or to another one with the same store.
     ///
-    /// Returns whether nothing is left. A request that comes later is served all the same: drain once more when the HTTP server has
-    /// stopped, and its call is waited for, too. Cancel the token of rmcp's configuration after that.
+    /// Returns whether nothing is left. Requests that come later are still served. So drain once more when the HTTP
+    /// server has stopped: that waits for their calls, too. Cancel the token of rmcp's configuration after that.
     pub async fn drain(&self, drain: Drain) -> bool {
         self.host.drain(drain).await
     }
@@ -243,7 +249,8 @@ impl Sessions {
         Sender::of(parts, &self.identity).principal()
     }
 
-    /// The session of another process, or one that was adopted here a moment ago, and the stream of the event id that its reader comes with.
+    /// Looks up a session, and the stream of `last_event_id` with it. It is a session of another process, or one that
+    /// was adopted here a moment ago.
     async fn look_up(
         &self,
         id: &str,
@@ -270,11 +277,12 @@ impl Sessions {
         Ok(EventStream::new(opened?, here.and_then(|served| served.recent.clone())))
     }
 
-    /// Where the session is served that this message is for.
+    /// Where the session of this message is served.
     async fn place(&self, id: &SessionId, message: &ClientJsonRpcMessage) -> Result<Place, SessionsError> {
         let principal = parts_of(message).map(|parts| self.principal(parts));
         if let Some(served) = self.table.here(id) {
-            // rmcp shows nothing of the request that brought an answer of the client.
+            // If the message is an answer of the client, rmcp shows nothing of its HTTP request, so there is nothing to
+            // check.
             return if principal.is_none_or(|principal| served.session.belongs_to(principal.as_deref())) {
                 Ok(Place::Here(served))
             } else {
@@ -306,7 +314,7 @@ impl Sessions {
         self.pass(session, admission, relayed).await
     }
 
-    /// Passes a request on to the process that has this session, or has had it.
+    /// Passes a request on to the process that has this session, or had it.
     async fn pass(
         &self,
         session: &SessionHandle,
@@ -353,7 +361,7 @@ impl SessionManager for Sessions {
         let answer = served.initialized(request.id.clone());
         let opened = session.take_place().map_err(SessionsError::from).and_then(|()| {
             let admission = admitted(&message)?;
-            // Until it is answered, the engine counts it as a request that runs.
+            // The engine counts the `initialize` as a running request until it is answered.
             Ok(Pages::open(&self.host, |signal| session.open(&admission, true, signal, 0))?)
         });
         let mut answered = opened.inspect_err(|_| session.end())?;
@@ -363,7 +371,8 @@ impl SessionManager for Sessions {
         }
         served.begin(message);
         let answer = answer.await.map_err(|_| SessionsError::Engine(EngineError::SessionEnded))?;
-        // The store has the session before its client has the answer: the next request may come to another process.
+        // The store has to have the session before the client has the answer: its next request may come to another
+        // process.
         while answered.next().await.end.is_none() {}
         Ok(answer)
     }
@@ -388,14 +397,14 @@ impl SessionManager for Sessions {
             Some(served) if served.has_left() => self.table.remove(id),
             // A DELETE. rmcp's loop ends with the session.
             Some(served) => served.session.delete(),
-            // A DELETE for a session of another process, or for one that is not there.
+            // A DELETE for a session of another process, or for one that does not exist.
             None => {
                 let session = match self.look_up(id, None, None).await {
                     Err(SessionsError::UnknownSession) => return Ok(()),
                     session => session?,
                 };
                 if !session.is_elsewhere() {
-                    // It was adopted here a moment ago, and has no handlers yet.
+                    // The session was adopted here a moment ago, and has no handlers yet.
                     session.delete();
                     self.table.tell();
                     return Ok(());
@@ -414,18 +423,19 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
-        // Before a session of another process is looked up, which somebody would have to let go of.
+        // Before the look-up: after it, an error would have to let go of a session of another process.
         let admission = admitted(&message)?;
         let served = match self.place(id, &message).await? {
             Place::Here(served) => served,
             Place::Elsewhere(session) => return self.relay(&session, &message, &admission).await,
         };
-        // First, as nothing may come between a request that is in flight and its handler.
+        // Before the request is in flight: from then on, nothing may delay it on its way to the handler.
         served.inbox.room().await;
         let pages = Pages::open(&self.host, |signal| served.session.open(&admission, false, signal, 0))?;
-        // Where the session has just ended, the stream has its end.
+        // If the session has just ended, nobody takes the message, and the stream has its end already.
         served.begin(message);
-        // Lets the handler begin before rmcp writes the first event: what it sends at once leaves with that.
+        // Lets the handler begin before rmcp writes the first event: then what the handler sends at once leaves with
+        // it.
         yield_now().await;
         Ok(EventStream::new(pages, served.recent.clone()))
     }

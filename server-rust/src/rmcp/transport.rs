@@ -12,14 +12,14 @@ use crate::outcomes::Outcomes;
 use crate::rmcp::boxed::Boxed;
 use crate::rmcp::served::Served;
 
-/// Serves a session by this handler, until it ends.
+/// Serves a session with this handler, until the session ends.
 pub(crate) fn serve<S: ServerHandler>(handler: S, served: &Arc<Served>) -> impl Future<Output = ()> + Send + use<S> {
     let transport = SessionTransport(Arc::clone(served));
     async move {
-        // The handshake's future is larger than all that a session needs after it, so it gets a place of its own.
+        // The future of the handshake is larger than everything that a session needs after it, so it is boxed.
         let begun = Box::pin(serve_server(Boxed(handler), transport)).await;
         match begun {
-            // The session has ended then, or ends with its transport.
+            // When this is over, the session has ended, or ends with its transport.
             Ok(running) => drop(running.waiting().await),
             Err(error) => tracing::debug!(target: "tailrope", %error, "a session did not get to its first request"),
         }
@@ -37,10 +37,10 @@ impl Transport<RoleServer> for SessionTransport {
         &mut self,
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = Result<(), EngineError>> + Send + 'static {
-        // At once, as rmcp polls the futures of several messages in any order.
+        // Sent here, not in the future: rmcp polls the futures of several messages in any order.
         let sent = self.0.send(message);
         let at_once = Outcomes::at_once(&sent);
-        // Boxed, as it is rare and large: rmcp spawns a task for each message, which would keep room for it.
+        // Boxed because it is rare and large: rmcp spawns a task for each message, and each would have room for it.
         let waits = at_once.is_none().then(|| {
             let served = Arc::clone(&self.0);
             Box::pin(async move { served.finish(sent).await })

@@ -22,16 +22,18 @@ use crate::source::Source;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-/// So many headers has a stream of events.
+/// How many headers a stream of events has.
 const HEADERS: usize = 4;
 
 /// The body of an answer: known as a whole, or the events of a stream as they come.
 ///
-/// Where the engine has a `max_connection_ms`, a reader that takes nothing for so long is cut off: the body ends with [`Stalled`]. It is
-/// told by frames that the HTTP server keeps: of those that it has not dropped yet there are four at most, of 64 KiB each.
+/// If the engine has a `max_connection_ms`, a reader that takes nothing for that long is cut off: the body ends with
+/// [`Stalled`]. Such a reader is recognised by the frames that the HTTP server has not dropped yet. There are four of
+/// them at most, of up to 64 KiB each.
 pub struct ResponseBody(Kind);
 
-/// The reader took nothing for as long as a connection may last: the option `max_connection_ms`. What was not sent stays to be resumed.
+/// The reader took nothing for as long as a connection may last (the option `max_connection_ms`). What was not sent can
+/// still be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stalled;
@@ -53,7 +55,7 @@ enum Kind {
 /// What a connection carries.
 struct Events {
     source: Source,
-    /// Where a connection may not last for ever.
+    /// None if a connection may last for ever.
     unwritten: Option<Box<Unwritten>>,
 }
 
@@ -70,7 +72,7 @@ impl Events {
                     None => return Poll::Pending,
                 },
                 Err(TooLong) => {
-                    // The engine hears now that the connection is gone.
+                    // Dropping the old source tells the engine that the connection is gone.
                     (*source, *unwritten) = (Source::over(), None);
                     return Poll::Ready(Some(Err(Stalled)));
                 }
@@ -82,10 +84,10 @@ impl Events {
         self.source.is_over() && self.unwritten.as_ref().is_none_or(|unwritten| unwritten.is_taken())
     }
 
-    /// The size of what is known as a whole.
+    /// The size of what is left, if it is known.
     fn size(&self) -> Option<usize> {
         match &self.unwritten {
-            // It is asked for more until all is written.
+            // Without a size, the HTTP server goes on asking until everything is written.
             Some(_) => self.is_over().then_some(0),
             None => self.source.size(),
         }
@@ -103,7 +105,7 @@ impl ResponseBody {
         Self(Kind::Whole(Some(bytes.into()).filter(|bytes: &Bytes| !bytes.is_empty())))
     }
 
-    /// What somebody else answers.
+    /// An answer that another service has made.
     pub(crate) fn other(body: impl Body<Data = Bytes, Error = Infallible> + Send + 'static) -> Self {
         Self(Kind::Other(Box::pin(body)))
     }
@@ -185,16 +187,17 @@ pub(crate) fn refused(
     response
 }
 
-/// The answer to a call. Lets the handler begin first: what it sends at once goes with the first event, into the log and to the client.
+/// The answer to a call. Lets the handler begin first: then what the handler sends at once goes together with the first
+/// event, into the log and to the client.
 pub(crate) async fn call(pages: Pages, session_id: Option<&HeaderValue>) -> Response<ResponseBody> {
     tokio::task::yield_now().await;
     connection(pages, session_id).await
 }
 
-/// The answer that a connection carries. Waits for its first bytes, so that the head leaves with them.
+/// The answer that a connection carries. Waits for the first bytes, so that the head leaves with them.
 pub(crate) async fn connection(mut pages: Pages, session_id: Option<&HeaderValue>) -> Response<ResponseBody> {
     let engine::Poll { head, chunks, end, .. } = pages.next().await;
-    // The first page has it.
+    // The first page has the head.
     let head = head.unwrap_or(AnswerHead::EMPTY);
     let unwritten = pages.patience().map(|patience| Box::new(Unwritten::new(patience)));
     let source = Source::new(chunks, end.is_none().then_some(pages));

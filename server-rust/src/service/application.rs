@@ -24,7 +24,7 @@ pub struct Begun<'a> {
     pub(crate) session: SessionHandle,
     pub(crate) ears: &'a Ears,
     pub(crate) host: &'a Arc<Host>,
-    /// For what other processes relay to the session.
+    /// The terms for requests that other processes relay to the session.
     pub(crate) terms: Terms<'static>,
 }
 
@@ -41,24 +41,25 @@ pub trait Application: Send + Sync + 'static {
     /// The user's factory failed.
     fn begin(&self, begun: &Begun<'_>) -> std::io::Result<Arc<Self::Session>>;
 
-    /// Serves a request of 2026-07-28, where it can. `served` is what to answer.
+    /// Serves a request of revision 2026-07-28. None if the application cannot.
     fn serve_modern(&self, _request: Request<Full<Bytes>>) -> Option<Served> {
         None
     }
 }
 
-/// The handlers of one session. Nothing here waits but for room.
+/// The handlers of one session. Nothing here waits except [`room`](Self::room).
 pub trait Handlers: Send + Sync + 'static {
-    /// A message as they take it.
+    /// A message, as the handlers take it.
     type Message: Send;
 
-    /// Their session.
+    /// The session that the handlers serve.
     fn session(&self) -> &SessionHandle;
 
-    /// Where they serve what other processes relay to it.
+    /// What serves the requests that other processes relay to the session.
     fn posts(&self) -> &Posts;
 
-    /// Reads a message. The engine has read its `envelope` in this `body`; `parts` are the head of the HTTP request that brought it.
+    /// Reads a message. `envelope` is what the engine has read of it in `body`; `parts` is the head of the HTTP request
+    /// that brought it.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -90,15 +91,15 @@ pub trait Handlers: Send + Sync + 'static {
     /// Whether another message can be taken (I11).
     fn has_room(&self) -> bool;
 
-    /// Waits until it can.
+    /// Waits until another message can be taken.
     fn room(&self) -> impl Future<Output = ()> + Send;
 
-    /// Takes a request that is in flight.
+    /// Takes a request that is in flight. Returns whether it was taken.
     fn call(&self, message: Self::Message) -> bool;
 
-    /// Takes what the client has told to the session's handlers before these: their answers go nowhere.
+    /// Takes a message that the client has sent to the session's handlers before these. Its answer goes nowhere.
     fn replay(&self, message: Self::Message);
 
-    /// Takes a message that has no answer.
+    /// Takes a message that has no answer. Returns false if the session has ended.
     fn take(&self, admission: &Admission, message: Self::Message) -> bool;
 }

@@ -1,4 +1,4 @@
-//! One HTTP exchange after the other.
+//! Serves the HTTP exchanges of an endpoint.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -44,7 +44,7 @@ pub(crate) struct Endpoint<A: Application> {
 /// Why a body was not read.
 enum Unread {
     TooLarge,
-    /// Its sender left in the middle of it (F-22).
+    /// The sender left in the middle of the body (F-22).
     Gone,
 }
 
@@ -62,7 +62,7 @@ where
             return Err(Unread::TooLarge);
         }
         if first.is_empty() {
-            // Most bodies are of one frame, which need not be copied.
+            // Most bodies have one frame, which need not be copied.
             first = data.copy_to_bytes(length);
             continue;
         }
@@ -74,7 +74,7 @@ where
     Ok(if all.is_empty() { first } else { all.into() })
 }
 
-/// Whether the handlers get a message of the request.
+/// Whether the request has a message for the handlers.
 fn needs_room(admission: &Admission) -> bool {
     match admission.action() {
         Action::Call => true,
@@ -83,11 +83,12 @@ fn needs_room(admission: &Admission) -> bool {
     }
 }
 
-/// How a request is answered, when its body is there.
+/// How a request is answered, once its body is read.
 enum Next<'a> {
-    /// By its session, whose handlers have been given its message.
+    /// By its session. The handlers have been given the message already.
     Reply(Reply),
-    /// After something else. Boxed, as it is rare and large: the future of every request would keep room for it.
+    /// After something else. Boxed because it is rare and large: otherwise the future of every request would have room
+    /// for it.
     Later(Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send + 'a>>),
 }
 
@@ -147,12 +148,12 @@ impl<A: Application> Endpoint<A> {
         read(body, max_bytes).await.or_else(|unread| match unread {
             Unread::TooLarge if max_bytes == 0 => Ok(Bytes::new()),
             Unread::TooLarge => Err(Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&Dialect::NEUTRAL)),
-            // Nobody is there to read it.
+            // The sender is gone, so nobody reads this answer.
             Unread::Gone => Err(Fault::NotOpened.refusal(&Dialect::NEUTRAL)),
         })
     }
 
-    /// Whether the server is asked by its own name, and by a page that may.
+    /// Checks that the request came by a name of this server, and from a page that may use the server.
     fn check_names(&self, parts: &Parts) -> Result<(), Refusal> {
         let refusal = |fault: Fault<'_>| fault.refusal(&Dialect::NEUTRAL);
         let host = parts.headers.get(HOST).map(text);
@@ -185,7 +186,8 @@ impl<A: Application> Endpoint<A> {
         Ok(Next::Reply(reply))
     }
 
-    /// The answer to a POST without a session, where it is of a revision that cannot resume.
+    /// The answer to a POST without a session whose revision cannot resume. None for any other request, and if the
+    /// application does not serve that revision.
     fn of_modern_revision(
         &self,
         parts: &Parts,
@@ -232,7 +234,7 @@ impl<A: Application> Endpoint<A> {
         parts: Parts,
         body: &Bytes,
     ) -> Result<Answer, Refusal> {
-        // Before anything is made for it.
+        // Before any handlers are made for the session.
         let admission = self.admit(session, &parts, &Headers::of(&parts.headers), body)?;
         let handlers = self.begin(session, ears).map_err(|error| {
             tracing::error!(target: "tailrope", %error, "a session was not opened: the server's factory failed");
@@ -249,7 +251,7 @@ impl<A: Application> Endpoint<A> {
         Ok(answer::call(pages, HeaderValue::from_str(id).ok().as_ref()).await)
     }
 
-    /// What names the server that this request is for.
+    /// The name of the server that this request is for.
     fn server<'a>(&'a self, parts: &'a Parts) -> &'a str {
         self.config.identity.server_name.as_deref().unwrap_or_else(|| parts.uri.path())
     }
@@ -281,7 +283,7 @@ impl<A: Application> Endpoint<A> {
         Terms { json_response: self.config.json_response, ..Terms::default() }
     }
 
-    /// The answer to a request of a session that is served here, when its handlers can take what they are to have of it.
+    /// Answers a request of a session that is served here. Waits first until the handlers have room for its message.
     async fn wait(
         &self,
         handlers: Arc<A::Session>,
@@ -297,7 +299,7 @@ impl<A: Application> Endpoint<A> {
         Ok(reply.answer(session_id.as_ref()).await)
     }
 
-    /// What is answered, after the handlers were given what they are to have.
+    /// Gives the handlers the message of the request, if it has one for them. Returns what is answered.
     fn reply(
         &self,
         handlers: &A::Session,
@@ -322,7 +324,7 @@ impl<A: Application> Endpoint<A> {
             Action::Call => {
                 let message = read(parts)?;
                 let pages = open()?;
-                // Where the session has just ended, the stream has its end.
+                // If the session has just ended, nobody takes the message, and the stream has its end already.
                 handlers.call(message);
                 return Ok(Reply::Call(pages));
             }
@@ -331,7 +333,7 @@ impl<A: Application> Endpoint<A> {
         Ok(Reply::Empty(AnswerHead { status: admission.status().unwrap_or(200), ..AnswerHead::EMPTY }))
     }
 
-    /// A request for a session that is not served here.
+    /// Answers a request for a session that is not served here.
     async fn elsewhere(self: &Arc<Self>, id: &str, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
         let unknown = || Fault::SessionUnknown.refusal(&Dialect::NEUTRAL);
         if id.is_empty() {

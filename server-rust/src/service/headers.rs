@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use crate::sender::text;
 
-/// What they say. Of one that comes twice the first one counts; but for `accept`.
+/// The values of these headers. If a header comes twice, the first one counts, except for `accept`.
 #[derive(Default)]
 pub(super) struct Headers<'a> {
     /// What the client takes. Several lines are one list (RFC 9110, 5.3).
@@ -18,7 +18,7 @@ pub(super) struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Goes once through the headers that are there: looking up each of these takes longer.
+    /// One pass over the request's headers: looking up each name takes longer.
     pub(super) fn of(headers: &'a HeaderMap) -> Self {
         let mut found = Self::default();
         for (name, value) in headers {

@@ -1,4 +1,4 @@
-//! The names that a server is asked by, in `Host` or `:authority`.
+//! The names by which a server may be asked, in `Host` or `:authority`.
 
 use std::net::Ipv6Addr;
 
@@ -6,7 +6,7 @@ use http::uri::Authority;
 
 /// The names that are served.
 pub(crate) struct Hosts {
-    /// Each name is served.
+    /// Any name is served.
     are_any: bool,
     named: Vec<Name>,
 }
@@ -18,12 +18,12 @@ struct Name {
 }
 
 impl Hosts {
-    /// Those of a list; any where it has none.
+    /// The names of a list. If the list is empty, any name is served.
     pub(crate) fn new(allowed: &[String]) -> Self {
         Self { are_any: allowed.is_empty(), named: allowed.iter().filter_map(|name| read(name)).collect() }
     }
 
-    /// Whether a request to this name is served. A name that was allowed without a port is served on each port.
+    /// Whether a request to this name is served. A name that was allowed without a port is served on any port.
     pub(crate) fn serve(&self, asked: &str) -> bool {
         self.are_any || self.named.iter().any(|allowed| allowed.is(asked))
     }
@@ -45,7 +45,7 @@ impl Name {
 }
 
 fn read(name: &str) -> Option<Name> {
-    // An address of IPv6 has brackets where a port could follow.
+    // An IPv6 address is in brackets in `Host`, because a port could follow it.
     let name = if name.parse::<Ipv6Addr>().is_ok() { format!("[{name}]") } else { name.to_owned() };
     let name: Authority = name.parse().ok()?;
     Some(Name { host: name.host().to_owned(), port: name.port_u16() })

@@ -33,24 +33,28 @@ const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServiceConfig {
-    /// Names that the server is asked by, in `Host`: any where there is none. One without a port is served on each port. By default
-    /// those of the machine itself, `localhost`, `127.0.0.1` and `::1`: a page of somebody else's could reach the server by a name of its
-    /// own (DNS rebinding). Name those that your clients use.
+    /// Names in `Host` that are served. If the list is empty, any name is served. A name without a port is served on
+    /// any port. By default these are the names of the machine itself, `localhost`, `127.0.0.1` and `::1`: otherwise a
+    /// foreign web page could reach the server by a name of its own (DNS rebinding). If your clients use other names,
+    /// list them.
     pub allowed_hosts: Vec<String>,
-    /// Values of `Origin` that are served; any where there is none. A request without one does not come from a page.
+    /// Values of `Origin` that are served. If the list is empty, any value is served. A request without `Origin` does
+    /// not come from a web page, and is always served.
     pub allowed_origins: Vec<String>,
-    /// Bytes that the body of a POST may have: 4 MiB. A larger one is answered with 413.
+    /// How many bytes the body of a POST may have, 4 MiB by default. A larger body is answered with 413.
     pub max_body_bytes: usize,
-    /// Clients that would speak 2026-07-28, which cannot resume, are answered so that they fall back to 2025-11-25. Otherwise their
-    /// requests are served without sessions, where the server has a way to do so.
+    /// Revision 2026-07-28 cannot resume. If this is set, as by default, clients that would speak it get an answer that
+    /// makes them fall back to 2025-11-25. Otherwise their requests are served without sessions, if the server has a
+    /// way to do so.
     pub prefer_resumable: bool,
-    /// Requests are answered with one JSON body. Nothing of such an answer is stored, and nobody can come back for it.
+    /// Requests are answered with one JSON body. Such an answer is not stored, so a client cannot come back for it.
     pub json_response: bool,
-    /// Further headers that a request brings along to the process that has its session, where it came to another one. Never a
-    /// credential.
+    /// Further headers that go along when a request is relayed to the process that has its session. Headers with a
+    /// credential never do.
     pub relayed_headers: Vec<String>,
-    /// Whose the sessions are. Without a name the server is called as the path of the request, and behind a router that hides a part
-    /// of that, as axum's `nest_service` does, as the rest of it: name servers that are mounted in this way and share an event store.
+    /// Whose the sessions are. If you give the server no name, the path of the request is its name. Behind a router
+    /// that hides a part of the path, as axum's `nest_service` does, only the rest of the path is left. So give names
+    /// to servers that are mounted in this way and share an event store.
     pub identity: Identity,
 }
 
@@ -69,31 +73,31 @@ impl Default for ServiceConfig {
 }
 
 impl ServiceConfig {
-    /// Serves requests to these names alone.
+    /// Serves only requests to these names.
     #[must_use]
     pub fn allowed_hosts<T: Into<String>>(self, hosts: impl IntoIterator<Item = T>) -> Self {
         Self { allowed_hosts: hosts.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Serves requests to any name, where something in front of the server looks at it.
+    /// Serves requests to any name. Use this if something in front of the server checks the name.
     #[must_use]
     pub fn any_host(self) -> Self {
         Self { allowed_hosts: Vec::new(), ..self }
     }
 
-    /// Serves these values of `Origin` alone.
+    /// Serves only these values of `Origin`, and requests without `Origin`.
     #[must_use]
     pub fn allowed_origins<T: Into<String>>(self, origins: impl IntoIterator<Item = T>) -> Self {
         Self { allowed_origins: origins.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Takes bodies of so many bytes at most.
+    /// Takes bodies of `max_body_bytes` bytes at most.
     #[must_use]
     pub fn max_body_bytes(self, max_body_bytes: usize) -> Self {
         Self { max_body_bytes, ..self }
     }
 
-    /// Whether clients fall back from 2026-07-28.
+    /// Whether clients are made to fall back from 2026-07-28.
     #[must_use]
     pub fn prefer_resumable(self, prefer_resumable: bool) -> Self {
         Self { prefer_resumable, ..self }
@@ -105,7 +109,7 @@ impl ServiceConfig {
         Self { json_response, ..self }
     }
 
-    /// Lets these headers travel to other processes, too.
+    /// Relays these headers to other processes, too.
     #[must_use]
     pub fn relayed_headers<T: Into<String>>(self, names: impl IntoIterator<Item = T>) -> Self {
         Self { relayed_headers: names.into_iter().map(Into::into).collect(), ..self }
@@ -118,10 +122,12 @@ impl ServiceConfig {
     }
 }
 
-/// A service of an MCP endpoint, for axum, hyper and whatever else takes tower's services. Cheap to clone; all clones are one endpoint.
+/// A service for one MCP endpoint, for axum, hyper and anything else that takes tower services. Cheap to clone; all
+/// clones are one endpoint.
 ///
-/// The whole exchange is the engine's: what is admitted, which status a refusal has, whose session it is, priming, comments, gaps and
-/// resumption. Messages are encoded once. All that is ready leaves in one write, with what follows it within a millisecond.
+/// The engine decides the whole exchange: what is admitted, which status a refusal has, whose session it is, priming,
+/// comments, gaps and resumption. Messages are encoded once. Everything that is ready leaves in one write. Events that
+/// come less than a millisecond after a write are collected and leave together when the millisecond is over.
 pub struct TailropeService<A: Application>(Arc<Endpoint<A>>);
 
 impl<A: Application> Clone for TailropeService<A> {
@@ -141,11 +147,11 @@ impl<A: Application> TailropeService<A> {
         Self(Arc::new(Endpoint::new(application, engine, config)))
     }
 
-    /// Closes every connection because the process is going away, and waits for calls whose end another
-    /// process could show. Clients come back, to this process or to another one with the same store.
+    /// Closes every connection because the process is going away, and waits for the calls whose result another process
+    /// could deliver. Clients come back, to this process or to another one with the same store.
     ///
-    /// Returns whether nothing is left. A request that comes later is served all the same: drain once more when the HTTP server has
-    /// stopped, and its call is waited for, too.
+    /// Returns whether nothing is left. Requests that come later are still served. So drain once more when the HTTP
+    /// server has stopped: that waits for their calls, too.
     ///
     /// ```no_run
     /// # use tailrope_server::{Drain, Handler, JsonRpcServer, TailropeService};
@@ -179,7 +185,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // A request that finds no room is answered so in HTTP.
+        // Always ready: a request for which there is no room gets an HTTP answer that says so.
         Poll::Ready(Ok(()))
     }
 

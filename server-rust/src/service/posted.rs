@@ -1,4 +1,4 @@
-//! Requests that other processes relay to a session of this one: its handlers get them as if they had come here.
+//! Requests that other processes relay to a session of this process. Its handlers get them as if they had come here.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use tokio::sync::Mutex;
 
 use crate::service::{Handlers, SESSION_ID};
 
-/// Where what was relayed to a session is served: on the runtime of its other requests, as handlers hear of it, and in the order in
-/// which it came.
+/// How the requests that were relayed to a session are served: on the runtime of its other requests, because a wake-up
+/// may come on any thread, and in the order in which they came.
 pub struct Posts {
     runtime: Handle,
     turn: Mutex<()>,
@@ -22,7 +22,7 @@ pub struct Posts {
 }
 
 impl Posts {
-    /// Those of a session that is opened on this runtime.
+    /// For a session that is opened on the current runtime.
     pub(crate) fn new(terms: Terms<'static>) -> Self {
         Self { runtime: Handle::current(), turn: Mutex::default(), terms }
     }
@@ -32,7 +32,7 @@ impl Posts {
     }
 }
 
-/// Serves what was relayed to a session, if there is any.
+/// Serves the requests that were relayed to a session, if there are any.
 pub(crate) fn serve_posted(handlers: &Arc<impl Handlers>) {
     if handlers.session().has_posted() {
         let served = Arc::clone(handlers);
@@ -52,7 +52,6 @@ fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, p
     }
     let relayed = posted.relayed();
     if admission.is_for_nobody() {
-        // Nothing of it is for the handlers.
         session.received(&admission);
         return posted.done();
     }

@@ -1,8 +1,8 @@
-//! What the HTTP server was handed of an answer, and has not written yet.
+//! The parts of an answer that the HTTP server was handed and has not written yet.
 //!
-//! An HTTP server asks a body for nothing while it has enough to write, so a body cannot end a connection whose reader takes nothing.
-//! Where connections have an age at all, less than that is handed out, in parts: the server goes on asking, and drops each part when it
-//! is written.
+//! While an HTTP server has enough to write, it asks the body for nothing. So the body could not end a connection whose
+//! reader takes nothing. If connections have a maximum age, the body therefore hands out less than that, in parts. Then
+//! the server goes on asking, and it drops each part when the part is written.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The size of a part, in bytes.
 const PART_BYTES: usize = 64 << 10;
-/// Parts that may be on their way. hyper stops asking at 16, or at 400 KiB.
+/// Parts that may be handed out and not written. hyper stops asking at 16 parts, or at 400 KiB.
 const MAX_PARTS: usize = 4;
 
 /// The reader has taken nothing for too long.
@@ -23,7 +23,7 @@ pub(super) struct TooLong;
 
 /// The parts of one answer.
 pub(super) struct Unwritten {
-    /// Those that are yet to be handed out.
+    /// Parts that have yet to be handed out.
     left: VecDeque<Bytes>,
     handed: Arc<Handed>,
     patience: Duration,
@@ -36,7 +36,8 @@ struct Handed(Mutex<State>);
 #[derive(Default)]
 struct State {
     parts: usize,
-    /// When the reader took something the last time.
+    /// Since when the reader has taken nothing: it last took a part then, or got the first part after it had taken all
+    /// others.
     taken: Option<Instant>,
     waits: Option<Waker>,
 }
@@ -47,7 +48,7 @@ impl Handed {
     }
 }
 
-/// A part, which tells when the server is done with it.
+/// A part that notices when the server is done with it.
 struct Part {
     bytes: Bytes,
     handed: Arc<Handed>,
@@ -87,7 +88,7 @@ impl Unwritten {
         }
     }
 
-    /// The next part; none where more has to be [pushed](Self::push).
+    /// The next part; none if more has to be [pushed](Self::push) first.
     pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, TooLong>> {
         let mut state = self.handed.state();
         if let (Some(taken), true) = (state.taken, state.parts > 0) {
@@ -113,7 +114,7 @@ impl Unwritten {
         Poll::Ready(Ok(part))
     }
 
-    /// Whether the reader has taken all that was handed out.
+    /// Whether the reader has taken everything that was pushed.
     pub(super) fn is_taken(&self) -> bool {
         self.left.is_empty() && self.handed.state().parts == 0
     }
