@@ -44,9 +44,9 @@ impl Clock for ManualClock {
     }
 }
 
-/// Makes the names of streams, and spreads times.
+/// Randomness for the names of streams, and to spread times.
 pub trait RandomSource: Send + Sync {
-    /// Fills a block. Only tests bring their own: anybody who can guess these bytes can guess event ids.
+    /// Fills a block. Only tests bring a source of their own: anybody who can guess these bytes can guess event ids.
     fn fill(&self, block: &mut [u8]);
 }
 
@@ -73,7 +73,7 @@ impl Randomness {
         Self { source, block: Mutex::default() }
     }
 
-    /// Unguessable bytes, if the source is.
+    /// Bytes that nobody can guess, if nobody can guess the source's.
     pub(crate) fn take<const N: usize>(&self) -> [u8; N] {
         let mut guard = self.block.lock().unwrap_or_else(PoisonError::into_inner);
         let (block, used) = &mut *guard;
@@ -84,7 +84,7 @@ impl Randomness {
         }
         let mut out = [0; N];
         out.copy_from_slice(&block[*used..*used + N]);
-        // Nothing handed out stays in memory.
+        // Bytes that are handed out do not stay in memory here.
         block[*used..*used + N].fill(0);
         *used += N;
         out

@@ -31,8 +31,8 @@ pub enum EngineError {
     Full,
     /// The store did not take the event.
     Store(StoreError),
-    /// The store did not take an event of the stream that was sent before, and whose sender did not wait. A
-    /// notification is stored all the same; a request is not sent.
+    /// The store did not take an earlier event of the stream, whose sender did not wait. If this message is a
+    /// notification, it is stored all the same. If it is a request, it is not sent.
     Earlier(StoreError),
 }
 

@@ -1,7 +1,7 @@
-//! Log lines of a change. A subscriber may call the session, for example to send the line to the client, so they are
-//! written when the session's lock is released, as its wake-ups are.
+//! Log lines of a change. A subscriber may call the session, for example to send the line to the client. So lines are
+//! written after the session's lock is released, like wake-ups.
 
-/// Writes a line, with everything that it tells.
+/// Writes a line. It holds everything that the line says.
 pub(crate) type Line = Box<dyn FnOnce() + Send>;
 
 /// Keeps a line until the lock is released: `log_later!(change, LEVEL, [value = ..., ...], fields and text)`, as

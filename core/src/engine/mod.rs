@@ -63,7 +63,7 @@ impl Engine {
         let mut options = options;
         let store = options.store.clone().unwrap_or_else(|| Arc::new(MemoryStore::new(options.limits)));
         if store.own_ids().is_some() {
-            // Stored one by one, so that each gets its id and each failure is of one event.
+            // Events are stored one by one, so that each gets its id and each failure concerns one event.
             options.pacing.max_batch = 1;
         }
         let clock = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::default()));
@@ -139,7 +139,7 @@ impl Engine {
         if self.0.is_forked() {
             return Ms::NEVER;
         }
-        // Streams finish in quick succession; they need no tick each.
+        // Streams finish in quick succession: they do not need a tick each.
         let sweep = Ms(self.0.next_sweep.load(Ordering::Relaxed)) + SWEEP_PAUSE_MS;
         if !lock(&self.0.ended).is_empty() {
             return Ms(0);
@@ -152,13 +152,12 @@ impl Engine {
         self.next_deadline().since(self.0.clock.now()).min(self.0.max_pause_ms())
     }
 
-    /// Does what time asks for: wakes connections that have something to write, and lets retention
-    /// take what it is over.
+    /// Does what is due: wakes connections that have something to write, and lets retention remove what has expired.
     ///
-    /// Returns the sessions that are idle, or without their client for `max_detached_ms`: the host ends them, unless it
-    /// has a request of one that the engine has not seen yet. It is told again of what it keeps. Sessions that gave way to
-    /// newer ones, or that another process took over, are among them, once: these
-    /// [have ended](SessionHandle::has_ended).
+    /// Returns the sessions that are idle, or that have been without their client for `max_detached_ms`. The host ends
+    /// them, unless it has a request for one that the engine has not seen yet. A session that the host keeps is
+    /// returned again later. Sessions that gave way to newer ones, that another process took over, or that a drain left
+    /// to other processes are returned once: these [have ended](SessionHandle::has_ended).
     pub fn tick(&self) -> Vec<SessionHandle> {
         if self.0.is_forked() {
             return Vec::new();
@@ -168,7 +167,7 @@ impl Engine {
         lock(&self.0.ended).extend(ending);
         let mut idle: Vec<_> = ended.into_iter().map(SessionHandle::new).collect();
         let now = self.0.clock.now();
-        // The rest is due at once: the host's other work gets its turn in between.
+        // The rest stays due at once, so that the host's other work gets its turn in between.
         for _ in 0..TICK_SESSIONS {
             let Some((number, at)) = self.0.pop_due(now) else { break };
             let timed = lock(&self.0.timed).get(&number).cloned();
@@ -190,8 +189,9 @@ impl Engine {
         idle
     }
 
-    /// The process is going away: every connection is closed with a `retry`, and what opens from now
-    /// on gets its priming event and ends, too. Calls of clients that cannot resume get an error, and later ones are refused.
+    /// Call this when the process is going away. Every connection is closed with a `retry`. Connections that open from
+    /// now on get their priming event, and end, too. Calls of clients that cannot resume get an error, and their later
+    /// calls are refused.
     ///
     /// A session that other processes can go on with is left to them once nothing runs in it: it [ends
     /// here](SessionHandle::has_ended).
@@ -215,9 +215,9 @@ impl Engine {
         }
     }
 
-    /// How a drain ended: true where no connection is left, and no session that something runs in and that other processes could go on
-    /// with; false where `within_ms` have passed since the first drain, which are the option `drain_within_ms` where there are none.
-    /// None while it goes on.
+    /// How a drain ended. True if no connection is left, and no session that has yet to be left to other processes
+    /// because something runs in it. False if `within_ms` milliseconds have passed since the first drain; without
+    /// `within_ms`, the option `drain_within_ms` counts. None while the drain goes on, and if there is no drain.
     pub fn drained(&self, within_ms: Option<u64>) -> Option<bool> {
         if self.0.is_forked() {
             return Some(true);
@@ -234,11 +234,11 @@ impl Engine {
         (end <= self.0.clock.now()).then_some(false)
     }
 
-    /// Whether no session is open or looked up, no connection is there, and no session has ended that the host is still to be told
-    /// of. Then nothing is held, and [`tick`](Self::tick) has nothing to do.
+    /// Whether no session is open or being looked up, no connection is open, and the host was told of every session
+    /// that has ended. Then the engine holds nothing, and [`tick`](Self::tick) has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.0.is_forked()
-            // Who relayed to a session that was adopted here may wait for its end.
+            // A connection that relayed a request to a session that was adopted here may still wait for its end.
             || self.0.connections.load(Ordering::Relaxed) == 0
                 && lock(&self.0.sessions).is_empty()
                 && lock(&self.0.ended).is_empty()
@@ -260,8 +260,8 @@ impl Engine {
         !self.0.is_forked() && lock(&self.0.draining).is_some()
     }
 
-    /// Ends every session. The engine takes nothing afterwards. What a store that outlives the process has
-    /// of the sessions stays there for their clients.
+    /// Ends every session. The engine takes nothing afterwards. If the store outlives the process, what it has of the
+    /// sessions stays there for their clients.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
         if self.0.is_forked() {
@@ -274,8 +274,8 @@ impl Engine {
         lock(&self.0.ended).clear();
     }
 
-    /// The host goes away without ending its sessions: nothing is taken any more, and nobody is woken for
-    /// them. What only this process held is freed with the last handle.
+    /// Call this when the host goes away without ending its sessions. The engine takes nothing afterwards, and wakes
+    /// nobody for its sessions. What only this process held is freed with the last handle.
     pub fn release(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
         if self.0.is_forked() {
@@ -291,20 +291,20 @@ impl Engine {
         *lock(&self.0.places) = Places::default();
         *lock(&self.0.kept) = Kept::default();
         lock(&self.0.ended).clear();
-        // Each refers to the engine: without the lock that the last of them would want.
+        // Dropped without any lock: each session refers to the engine, and takes its locks when it is dropped.
         drop(sessions);
     }
 
-    /// Called in the child of a fork, where no lock may be touched, as a thread that is not there may hold
-    /// it: every later use is refused, or does nothing.
+    /// Call this in the child of a fork. No lock may be touched there, because a thread that does not exist in the
+    /// child may hold it. Every later use of the engine is refused, or does nothing.
     pub fn mark_forked(&self) {
         if !self.0.forked.swap(true, Ordering::Relaxed) {
-            // A store that goes away waits for its threads, which are not there.
+            // Never dropped: a store that is dropped waits for its threads, which do not exist in the child.
             std::mem::forget(Arc::clone(&self.0));
         }
     }
 
-    /// Whether this is the child of a fork, and the engine its parent's.
+    /// Whether this is the child of a fork, and the engine is its parent's.
     pub fn is_forked(&self) -> bool {
         self.0.is_forked()
     }
@@ -331,7 +331,7 @@ impl Engine {
     }
 }
 
-/// Sessions that one tick looks at.
+/// Sessions that one tick looks at, at most.
 const TICK_SESSIONS: usize = 4_096;
-/// How late retention may be where nobody asks for what is over.
+/// How many milliseconds late retention may be if nobody asks for what has expired.
 const SWEEP_PAUSE_MS: u64 = 100;

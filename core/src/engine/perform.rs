@@ -84,7 +84,7 @@ impl Change<'_> {
         }
     }
 
-    /// The outcome of a question.
+    /// A question to the store has its outcome.
     pub(crate) fn question_answered(&mut self, ticket: &Ticket, outcome: Outcome) {
         let Ticket { nonce, operation, .. } = *ticket;
         match (operation, outcome) {

@@ -18,19 +18,19 @@ use crate::stream::{ChainKey, Drain, Spread, retry_floor_ms};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// An engine with sessions is ticked at least so often.
+/// An engine with sessions is ticked at least this often, in milliseconds.
 const MAX_PAUSE_MS: u64 = 60_000;
-/// The same where the store outlives the process: others do, or stop doing, what counts here, too.
+/// The same if the store outlives the process: then it also matters here what other processes do, or stop doing.
 const SHARED_PAUSE_MS: u64 = 1_000;
 
-/// Looks that are due in the same span of this length, in milliseconds, are made at once.
+/// Looks that are due in the same span of this length, in milliseconds, are made together.
 const LOOK_TOGETHER_MS: u64 = 125;
 
-/// Who has something to do at a time.
+/// What has something to do at a time.
 #[derive(Clone)]
 pub(crate) enum Timed {
     Session(Weak<Cell>),
-    /// What was asked before there was a session. It takes too long then.
+    /// A question to the store from before there was a session. When the time comes, it has taken too long.
     Question(Ticket),
 }
 
@@ -39,18 +39,18 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) randomness: Randomness,
-    /// What the chains of logs are made with, where the store may not know their payloads.
+    /// The key with which the running hashes of logs are made, if the store hides payloads from those who read it.
     pub(crate) chain_key: Option<ChainKey>,
     pub(crate) counters: Counters,
-    /// By their names: two servers may have sessions of one id.
+    /// By their names: two servers may have sessions with the same id.
     pub(crate) sessions: Mutex<OwnMap<Arc<str>, Arc<Cell>>>,
     pub(crate) places: Mutex<Places>,
     pub(crate) building: Mutex<Building>,
-    /// Sessions that ended here without their host, until it is told.
+    /// Sessions that ended here without the host's doing, until the host is told.
     pub(crate) ended: Mutex<Vec<Arc<Cell>>>,
-    /// When who has something to do: one entry for each.
+    /// When something is due, and the number of what then has something to do. One entry for each number.
     pub(crate) deadlines: Mutex<BTreeSet<(Ms, u64)>>,
-    /// Who that is.
+    /// What has something to do, by its number.
     pub(crate) timed: Mutex<OwnMap<u64, Timed>>,
     pub(crate) next_sweep: AtomicU64,
     /// The shortest idle time of a session, in milliseconds.
@@ -61,11 +61,11 @@ pub(crate) struct Shared {
     pub(crate) unanswered: AtomicU64,
     /// Streams whose client is expected to come back.
     pub(crate) awaited: AtomicU64,
-    /// How streams ended lately, for a store that loses that.
+    /// The last appends that the store confirmed lately, in case it loses them.
     pub(crate) kept: Mutex<Kept>,
-    /// Sessions that were left lately, for the same.
+    /// Sessions that were left lately, in case the store loses that.
     pub(crate) left: Mutex<Left>,
-    /// A drain that has begun.
+    /// A drain that has begun, and since when.
     pub(crate) draining: Mutex<Option<(Drain, Ms)>>,
     /// The number of the first connection that came after the drain began.
     pub(crate) drained_from: AtomicU64,
@@ -90,13 +90,14 @@ impl Shared {
         u16::from_le_bytes(self.randomness.take())
     }
 
-    /// What keeps the client of a connection that opens now apart from others.
+    /// How the client of a connection that opens now is kept apart from others.
     pub(crate) fn spread(&self) -> Spread {
         Spread { jitter: self.jitter(), floor_ms: retry_floor_ms(self.awaited.load(Ordering::Relaxed)) }
     }
 
-    /// When to look again at what other processes do: after the pause, in milliseconds, or up to a half of it earlier, so that
-    /// not all look at once. Those that are due in the same eighth of a second look together: a store is asked once for many.
+    /// When to look again at what other processes do: after `pause_ms` milliseconds, or up to half of that earlier, so
+    /// that not all sessions look at once. Looks that are due in the same eighth of a second are made together, so that
+    /// the store is asked once for many.
     pub(crate) fn next_look(&self, now: Ms, pause_ms: u64) -> Ms {
         let early_ms = pause_ms / 2 * u64::from(self.jitter()) / u64::from(u16::MAX);
         Ms((now + (pause_ms - early_ms)).0.next_multiple_of(LOOK_TOGETHER_MS))
@@ -117,11 +118,12 @@ impl Shared {
         }
     }
 
-    /// Makes a session one that can be found. The one that has its id already, if there is one.
+    /// Makes a session findable. Returns the session that has its name already, if there is one.
     pub(crate) fn register(&self, cell: &Arc<Cell>) -> Result<Option<Arc<Cell>>, EngineError> {
         let replaced = {
             let mut sessions = lock(&self.sessions);
-            // One that another process has ends here, and is not to be found meanwhile. One that was adopted gives way.
+            // A session that another process has is about to end here, and must not be found meanwhile. A view whose
+            // session was adopted gives way to that session.
             if let Some(open) = sessions.get(&cell.name).filter(|open| !open.is_replaced()) {
                 return Ok(Some(Arc::clone(open)));
             }
@@ -141,10 +143,10 @@ impl Shared {
         Ok(None)
     }
 
-    /// Lets retention take what it is over. Cheap while nothing is due.
+    /// Lets retention remove what has expired. Cheap while nothing is due.
     pub(crate) fn sweep(&self, now: Ms) {
         if now.0 >= self.next_sweep.load(Ordering::Relaxed) {
-            // What finishes from now on is due in a retention time.
+            // What finishes from now on expires one retention time later at the earliest.
             let next = self.store.sweep(now).min(now + self.options.shortest_retention_ms());
             self.next_sweep.store(next.0, Ordering::Relaxed);
         }
@@ -155,13 +157,14 @@ impl Shared {
         self.idle_ms.fetch_min(shortest.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How long the host may go without a tick: what it does meanwhile sets times that it is not told of.
+    /// How many milliseconds the host may go without a tick. What it does meanwhile may set times that it is not told
+    /// of.
     pub(crate) fn max_pause_ms(&self) -> u64 {
         let max = if self.store.outlives_process() { SHARED_PAUSE_MS } else { MAX_PAUSE_MS };
         (self.idle_ms.load(Ordering::Relaxed) / 4).clamp(1, max)
     }
 
-    /// How often the owner of a session hears that its client is connected here.
+    /// How often the owner of a session hears that its client is connected here, in milliseconds.
     pub(crate) fn sign_ms(&self) -> u64 {
         const MAX_SIGN_MS: u64 = 300_000;
         (self.idle_ms.load(Ordering::Relaxed) / 4).clamp(1, MAX_SIGN_MS)
@@ -175,7 +178,7 @@ impl Shared {
         }
     }
 
-    /// The next who has something to do now, with the time that it was to be.
+    /// Takes the number of the next that has something to do now, and the time at which that was due.
     pub(crate) fn pop_due(&self, now: Ms) -> Option<(u64, Ms)> {
         let mut deadlines = lock(&self.deadlines);
         let (at, number) = *deadlines.first().filter(|(at, _)| *at <= now)?;
@@ -183,7 +186,7 @@ impl Shared {
         Some((number, at))
     }
 
-    /// Notes when somebody has something to do, and no longer when it was to be before.
+    /// Notes that something is due at `at`, and no longer at `before`.
     pub(crate) fn schedule(&self, before: Ms, at: Ms, number: u64) {
         let mut deadlines = lock(&self.deadlines);
         deadlines.remove(&(before, number));
@@ -193,7 +196,7 @@ impl Shared {
     }
 }
 
-/// Locks, also after a panic elsewhere: what is behind these locks is consistent between calls.
+/// Locks, even after a panic elsewhere: what is behind these locks is consistent between calls.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,8 @@ use crate::protocol::{Body, Envelope, Head, Incarnation, Incoming, Kind, Operati
 /// What an admitted request asks of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Answers are owed: [open](crate::engine::SessionHandle::open) its stream, and give its messages to the handlers.
+    /// The request has to be answered: [open](crate::engine::SessionHandle::open) its stream, and give its messages to
+    /// the handlers.
     Call,
     /// Notifications and answers only: give them to the handlers.
     Message,
@@ -25,11 +26,11 @@ pub enum Action {
 #[derive(Clone, Debug)]
 pub struct Admission {
     operation: Operation,
-    /// The revision that the version header names, for sessions whose own is not known.
+    /// The revision that the version header names, for sessions whose own revision is not known.
     revision: Option<Revision>,
     /// Messages of the body that hold for the rest of the session.
     lasting: Vec<Bytes>,
-    /// What the handlers are given in the place of the body.
+    /// What the handlers are given instead of the body.
     rewritten: Option<Bytes>,
 }
 
@@ -43,8 +44,8 @@ impl Admission {
         admission
     }
 
-    /// Has the messages of the body brought to this server object's ids. Returns how many are about requests of another one: the
-    /// handlers are not given these.
+    /// Translates the messages of the body to the ids that this server object knows. Returns how many messages are
+    /// about requests of another server object: the handlers do not get these.
     pub fn rewrite(&mut self, incarnation: Incarnation, body: &[u8]) -> usize {
         let Operation::Post(messages) = &self.operation else { return 0 };
         if !incarnation.renames() {
@@ -71,13 +72,13 @@ impl Admission {
         foreign
     }
 
-    /// What the handlers are given in the place of the body, where that differs: a session that was adopted knows its server's
-    /// requests by other ids than its client. Empty where there is nothing for the handlers.
+    /// What the handlers are given instead of the body, if that differs: in a session that was adopted, the server
+    /// object and the client know the server's requests by different ids. Empty if there is nothing for the handlers.
     pub fn rewritten(&self) -> Option<&Bytes> {
         self.rewritten.as_ref()
     }
 
-    /// Whether nothing of it is for the handlers: all that it has is about requests that they do not know.
+    /// Whether nothing of the request is for the handlers: all its messages are about requests that they do not know.
     pub fn is_for_nobody(&self) -> bool {
         self.rewritten.as_ref().is_some_and(Bytes::is_empty)
     }

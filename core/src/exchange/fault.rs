@@ -6,15 +6,15 @@ use crate::protocol::{Dialect, Refusal, Wording};
 /// Why a host does not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault<'a> {
-    /// The body is larger than the host reads; how many bytes that is.
+    /// The body is larger than the host reads; the text is the bound in bytes.
     BodyTooLarge(&'a str),
     /// The request came by a name that the host does not serve.
     ForeignHost(&'a str),
     /// The request came from a page that may not use the server.
     ForeignOrigin(&'a str),
-    /// What the user has put around sessions failed: a factory, a function that answers challenges.
+    /// What the user has put around sessions failed, for example a factory or a function that answers challenges.
     Internal,
-    /// The SDK does not take the message; what it says of it.
+    /// The SDK does not take the message; the text is what it says about the message.
     InvalidMessage(&'a str),
     /// The user's function for new sessions failed.
     NotOpened,
@@ -22,7 +22,7 @@ pub enum Fault<'a> {
     NotInitialize,
     /// The session has ended (W-084).
     SessionEnded,
-    /// Whether there is such a session is known to the event store alone, which cannot tell now.
+    /// Only the event store knows whether there is such a session, and it cannot tell now.
     SessionNotTold,
     /// There is no such session for this sender (W-083, I7).
     SessionUnknown,
@@ -35,7 +35,7 @@ pub enum Fault<'a> {
 }
 
 impl<'a> Fault<'a> {
-    /// The fault of this name, which is how bindings say it, and what there is to say of it.
+    /// The fault with this name, which bindings use for it. `text` is what there is to say about it.
     pub fn named(name: &str, text: &'a str) -> Option<Self> {
         Some(match name {
             "body_too_large" => Self::BodyTooLarge(text),
@@ -84,7 +84,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// The same for the request of a body, which the error then names.
+    /// The answer to the request in this body: the error names the request.
     pub fn refusal_of(self, dialect: &Dialect, body: &[u8]) -> Refusal {
         self.refusal(dialect).naming_request(body)
     }

@@ -9,7 +9,7 @@ pub struct AnswerHead {
     pub status: u16,
     /// The value of `Content-Type`; none when there is no body.
     pub content_type: Option<&'static str>,
-    /// It has the session id header.
+    /// The answer has the session id header.
     pub names_session: bool,
     /// The body is the JSON-RPC error of a request that was not taken.
     pub is_refusal: bool,
@@ -24,15 +24,15 @@ impl AnswerHead {
     pub const NO_CONTENT: Self = Self { status: 204, ..Self::EMPTY };
     /// The messages of a POST are taken.
     pub const ACCEPTED: Self = Self { status: 202, ..Self::EMPTY };
-    /// Nothing, and nothing is known.
+    /// An answer without a body. Also used if it was not yet known how the answer starts.
     pub const EMPTY: Self = Self { status: 200, content_type: None, names_session: true, is_refusal: false };
 
-    /// Of a refusal.
+    /// The head of a refusal.
     pub fn refused(refusal: &Refusal, dialect: &Dialect) -> Self {
         Self { status: refusal.status, names_session: refusal.names_session(dialect), is_refusal: true, ..Self::JSON }
     }
 
-    /// The value of `Retry-After`, in seconds, where the answer has it: see [`Refusal::retry_after_s`].
+    /// The value of `Retry-After`, in seconds, if the answer has it: see [`Refusal::retry_after_s`].
     pub fn retry_after_s(&self) -> Option<u32> {
         retry_after_s(self.status)
     }

@@ -2,8 +2,8 @@
 
 use crate::protocol::RequestId;
 
-/// Collects the answers to the requests of a POST: one is the body as it is, several are an array in the order of the
-/// requests, as the SDKs write them.
+/// Collects the answers to the requests of a POST. One answer is the body as it is. Several are an array in the order
+/// of the requests, as the SDKs write them.
 #[derive(Debug)]
 pub struct Join {
     parts: Vec<(RequestId, Option<Vec<u8>>)>,
@@ -15,7 +15,7 @@ impl Join {
         Self { parts: requests.iter().map(|request| (request.clone(), None)).collect() }
     }
 
-    /// The request, where it is one.
+    /// The request, if there is only one.
     pub fn only(&self) -> Option<&RequestId> {
         self.parts.first().filter(|_| !self.is_array()).map(|(request, _)| request)
     }

@@ -34,10 +34,10 @@ pub struct Request<'a> {
 /// What a host's settings say of its sessions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms<'a> {
-    /// The id by which the host knows the session, where it is another than the engine's.
+    /// The id by which the host knows the session, if it is not the engine's.
     pub session_id: Option<&'a str>,
     /// Requests are answered with a JSON body.
     pub json_response: bool,
-    /// The values of the version header that are served, where the dialect leaves that to the host (W-094).
+    /// The values of the version header that are served, if the dialect leaves that to the host (W-094).
     pub versions: Option<&'a [&'a str]>,
 }

@@ -1,14 +1,14 @@
-//! From where requests are served, against pages that reach a server by a name of their own (DNS rebinding).
+//! Where requests may come from: a check against web pages that reach a server by a name of their own (DNS rebinding).
 
 use super::Fault;
 
-/// The names that a server is asked by, and the pages that may ask it, where these are restricted. Each exactly as its
-/// header has it; an empty list allows any.
+/// The names by which a server may be asked, and the pages that may ask it. Each is written exactly as its header has
+/// it. An empty list allows any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed<'a> {
     /// Values of `Host`, or of `:authority`.
     pub hosts: &'a [&'a str],
-    /// Values of `Origin`. A request without one does not come from a page.
+    /// Values of `Origin`. A request without `Origin` does not come from a page.
     pub origins: &'a [&'a str],
 }
 

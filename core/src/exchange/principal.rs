@@ -1,7 +1,7 @@
 //! Whose request it is (I7). docs/security.md has the table.
 //!
 //! A session belongs to the principal of the request that opened it, and nobody else finds it. A request that carries
-//! any credential is never nobody's.
+//! any credential always belongs to somebody.
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ pub const CREDENTIAL_HEADERS: [&str; 12] = [
 /// What is known of the sender of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asker<'a> {
-    /// The name that the operator's own function gives to the user. It decides alone.
+    /// The name that the operator's own function gives to the user. If there is one, it decides alone.
     pub named: Option<&'a str>,
     /// What authentication in front of the endpoint left, as JSON: the user's name, or an object of facts.
     pub user_json: Option<&'a str>,
@@ -40,9 +40,10 @@ pub struct Asker<'a> {
 impl Asker<'_> {
     /// The principal: a hash of what identifies the user, or none for a request that says nothing about its sender.
     ///
-    /// In this order: the operator's function; what authentication left, without what changes from token to token;
-    /// and, where that names no user, the credentials, a token that authentication left among them: issuer and subject of a JSON Web Token, whose signature is for
-    /// the host to verify, and other credentials as they are.
+    /// These count, in this order: the name from the operator's function; what authentication left, without what
+    /// changes from token to token; and, if that names no user, also the credentials, including a token that
+    /// authentication left. Of a JSON Web Token, the issuer and the subject count: the host has to verify its
+    /// signature. Other credentials count as they are.
     pub fn principal(&self) -> Option<Box<str>> {
         if let Some(name) = self.named.filter(|name| !name.is_empty()) {
             return Some(digest("named", &Value::from(name)));
@@ -101,7 +102,7 @@ const CHANGING: [&str; 32] = [
     "uti",
 ];
 
-/// Members that name a user, written likewise.
+/// Members that name a user, written in the same way.
 const NAMING: [&str; 13] = [
     "email",
     "id",
@@ -131,7 +132,7 @@ fn is_changing(name: &str) -> bool {
     is_time || CHANGING.contains(&plain(name).as_str())
 }
 
-/// The value without what changes, and none if nothing is left.
+/// The value without the members that change; none if nothing is left.
 fn stable(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
@@ -163,13 +164,13 @@ fn names_user(user: &Value) -> bool {
     })
 }
 
-/// What a credential says of its owner: the same for every token of one user, where it can be known.
+/// What a credential says about its owner: the same for every token of one user, if the token shows whose it is.
 fn credential(name: &str, value: &str) -> Value {
     let named = if name == "authorization" { token_owner(value) } else { None };
     named.unwrap_or_else(|| Value::from([name, value].as_slice()))
 }
 
-/// Issuer and subject of a JSON Web Token, behind any scheme (RFC 7519).
+/// Issuer and subject of a JSON Web Token after any authentication scheme (RFC 7519).
 fn token_owner(authorization: &str) -> Option<Value> {
     let token = authorization.split_once(' ')?.1.trim();
     let mut parts = token.split('.');
@@ -184,7 +185,7 @@ fn token_owner(authorization: &str) -> Option<Value> {
     Some(Value::Array(vec![issuer, subject]))
 }
 
-/// 256 bits that say nothing of what they were made from; stores and logs may see them.
+/// A hash of 256 bits that says nothing about what it was made from: stores and logs may see it.
 fn digest(kind: &str, facts: &Value) -> Box<str> {
     let mut text = String::from(kind);
     write_sorted(facts, &mut text);

@@ -1,6 +1,6 @@
-//! What one process relays to another: a request whose session that other process has.
+//! What one process relays to another: a request whose session the other process has.
 //!
-//! The body travels, who sends it, and what handlers may read of the request besides. A credential never does.
+//! It carries the body, the principal, and what else handlers may read of the request. It never carries a credential.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::CREDENTIAL_HEADERS;
 use crate::protocol::Head;
 
-/// The headers that travel.
+/// The headers that are relayed.
 pub const RELAYED_HEADERS: [&str; 9] = [
     "accept",
     "accept-language",
@@ -23,13 +23,13 @@ pub const RELAYED_HEADERS: [&str; 9] = [
     "x-trace-id",
 ];
 
-/// Headers that never travel, besides those that carry a credential.
+/// Headers that are never relayed, besides those that carry a credential.
 const KEPT_HEADERS: [&str; 3] = ["cookie", "cookie2", "proxy-authorization"];
 
-/// The form that [`Relayed::encode`] writes.
+/// The version of the form that [`Relayed::encode`] writes.
 const VERSION: u8 = 1;
 
-/// The method of a request that is relayed. A GET is served where it comes.
+/// The method of a request that is relayed. A GET is never relayed: it is served where it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayedMethod {
     /// Messages.
@@ -63,20 +63,20 @@ pub struct Relayed {
     body: Bytes,
 }
 
-/// No header and no payload is for a log.
+/// Headers and payloads must not get into a log.
 impl fmt::Debug for Relayed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Relayed").field("method", &self.method).field("bytes", &self.body.len()).finish_non_exhaustive()
     }
 }
 
-/// Why bytes are no request.
+/// Why bytes cannot be read as a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unreadable {
     /// A later release wrote them.
     Newer,
-    /// Nobody wrote them so.
+    /// They are not in a form that any release has written.
     Malformed,
 }
 
@@ -92,8 +92,8 @@ impl fmt::Display for Unreadable {
 impl Error for Unreadable {}
 
 impl Relayed {
-    /// Takes what may travel of a request's `headers`: [`RELAYED_HEADERS`], and those that `more` names. `auth` is what the host
-    /// lets handlers know of the sender, as JSON: it must not contain the token.
+    /// Takes those of a request's `headers` that may be relayed: [`RELAYED_HEADERS`], and those that `more` names.
+    /// `auth` is what the host lets handlers know about the sender, as JSON. It must not contain the token.
     pub fn new<'a>(
         method: RelayedMethod,
         body: Bytes,
@@ -111,13 +111,13 @@ impl Relayed {
         Self { method, principal: None, headers, auth: auth.map(Into::into), body }
     }
 
-    /// The same, from this principal.
+    /// The same request, from this principal.
     #[must_use]
     pub fn from_principal(self, principal: Option<&str>) -> Self {
         Self { principal: principal.map(Into::into), ..self }
     }
 
-    /// What the request asks by its method.
+    /// The method of the request.
     pub fn method(&self) -> RelayedMethod {
         self.method
     }
@@ -127,12 +127,12 @@ impl Relayed {
         self.principal.as_deref()
     }
 
-    /// The headers that travelled, in their order, with names in lower case.
+    /// The headers that were relayed, in their order, with names in lower case.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.headers.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// What the host that got the request wrote of its sender.
+    /// What the host that got the request says about its sender, as JSON.
     pub fn auth(&self) -> Option<&str> {
         self.auth.as_deref()
     }
@@ -142,7 +142,8 @@ impl Relayed {
         &self.body
     }
 
-    /// The head of the request. The process that got it has seen that its body is JSON, and which session it names.
+    /// The head of the request. The process that got the request has checked that its body is JSON, and which session
+    /// it names.
     pub fn head<'a>(&'a self, session_id: &'a str) -> Head<'a> {
         let header = |name: &str| self.headers().find(|(other, _)| *other == name).map(|(_, value)| value);
         Head {
@@ -155,7 +156,7 @@ impl Relayed {
         }
     }
 
-    /// For the way: what [`decode`](Self::decode) reads.
+    /// The bytes to relay, which [`decode`](Self::decode) reads.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![VERSION, u8::from(self.method == RelayedMethod::Delete)];
         write_text(&mut out, self.principal());
@@ -205,11 +206,11 @@ impl Relayed {
 }
 
 fn write_number(out: &mut Vec<u8>, number: usize) {
-    // What is longer is no header, and came by no HTTP server.
+    // Nothing is longer: no HTTP server takes such a header.
     out.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes());
 }
 
-/// Its length and one, as 0 stands for none.
+/// The length is written plus one, because 0 stands for no text.
 fn write_text(out: &mut Vec<u8>, text: Option<&str>) {
     write_number(out, text.map_or(0, |text| text.len() + 1));
     out.extend_from_slice(text.unwrap_or_default().as_bytes());
@@ -221,7 +222,7 @@ fn read_number(rest: &mut &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*number))
 }
 
-/// The inner none is for no text.
+/// The outer none is for bytes that cannot be read, the inner one for no text.
 #[expect(clippy::option_option, reason = "what cannot be read is not what is not there")]
 fn read_text(rest: &mut &[u8]) -> Option<Option<Box<str>>> {
     let Some(length) = read_number(rest)?.checked_sub(1) else { return Some(None) };

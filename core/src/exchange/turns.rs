@@ -1,8 +1,9 @@
 //! When a handler that sends lets the writers of connections run.
 //!
-//! One that sends without a pause does so after so many events or bytes, and at the first event after so long: others have
-//! their turn, and the log's bounds are not reached before a reader that keeps up had its own. After a pause the first
-//! event is written at once: a reader gets it before the handler's next pause (F-46), and the handler is not held up.
+//! A handler that sends without a pause does so after a number of events or bytes, and at the first event after a time.
+//! So others have their turn, and a reader that keeps up has its own before the log's bounds are reached. After a
+//! pause, the first event is written at once: its reader gets it before the handler's next pause (F-46), and the
+//! handler is not held up.
 
 const MAX_EVENTS: usize = 128;
 const MAX_BYTES: usize = 64 << 10;
@@ -11,9 +12,9 @@ const MAX_MS: u64 = 1;
 /// What a host knows of its event loop when a handler sends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
-    /// Since the handler's session last was told anything but [`Pause::None`], in milliseconds.
+    /// How many milliseconds ago the handler's session was last told anything but [`Pause::None`].
     pub since_ms: u64,
-    /// Writers have run since then, so the handler has paused. Never set by hosts that cannot write at once.
+    /// Writers have run since then, so the handler has paused. Hosts that cannot write at once never set it.
     pub has_paused: bool,
 }
 
@@ -38,7 +39,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// For logs with these bounds: a reader has its turn four times before one is reached.
+    /// For logs with these bounds: a reader has its turn four times before a bound is reached.
     pub fn new(max_events_per_stream: usize, max_bytes_per_stream: usize) -> Self {
         Self {
             max_events: (max_events_per_stream / 4).clamp(1, MAX_EVENTS),
@@ -48,7 +49,7 @@ impl Turns {
         }
     }
 
-    /// A handler has sent an event of so many bytes.
+    /// A handler has sent an event of `bytes` bytes. Returns what the host does next.
     pub fn sent(&mut self, bytes: usize, turn: Turn) -> Pause {
         self.events += 1;
         self.bytes += bytes;

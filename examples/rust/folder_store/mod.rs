@@ -235,8 +235,8 @@ impl Folder {
         sightings.saw(owner, count.and_then(|text| text.parse().ok()), now)
     }
 
-    /// Looks which sessions were written since the last look, and tells their watchers: of every log, also of logs that
-    /// are gone, and of messages that wait for this store object. The first watcher of a session is told, too.
+    /// Looks at which sessions were written since the last look, and tells their watchers: of every log, also of logs
+    /// that are gone, and of messages that wait for this store object. The first watcher of a session is told, too.
     fn look(&self, seen: &mut HashMap<Arc<str>, Seen>) {
         let mut before = std::mem::take(seen);
         for name in self.watchers.sessions() {
@@ -271,7 +271,7 @@ impl Folder {
         }
         *self.usage.lock().unwrap_or_else(PoisonError::into_inner) = usage;
         let Limits { max_age_ms, .. } = self.limits;
-        // The counts of owners are kept: without its count, an owner is never known to be gone.
+        // The count of an owner is kept: without it, the owner is never known to be gone.
         let age_ms = self.owner_lost_ms.saturating_add(max_age_ms).saturating_mul(4);
         self.remove_older("beats", age_ms, |name| !owners.contains(name))?;
         self.remove_older("ended", max_age_ms, |_| true)

@@ -160,8 +160,8 @@ impl Log {
         self.message.as_ref().map_or(0, |(_, body)| self.about.0.len() + body.0.len())
     }
 
-    /// Forgets the message if the owner has taken it and will not ask for it again: it asks for none up to the number
-    /// `up_to`.
+    /// Forgets the message if the owner has taken it and its number is `up_to` or less: the owner does not ask for it
+    /// again.
     fn forget_message(&mut self, up_to: u64) {
         if self.posted == Some(Posted::Taken) && self.message.as_ref().is_some_and(|(number, _)| *number <= up_to) {
             self.message = None;

@@ -8,8 +8,7 @@
 //! | not possible, the id is of a standalone stream | 200, the caller's own standalone stream from its start |
 //! | not possible otherwise | 400 with a JSON-RPC error |
 //!
-//! An id of another session is not found in this one: it takes the path of an unknown id, byte for
-//! byte (I7).
+//! An id of another session is not found in this one: it is answered like an unknown id, byte for byte (I7).
 
 use crate::engine::connections::conn::{Conn, Phase, Position, Reading, shown};
 use crate::engine::lines::log_later;
@@ -69,7 +68,7 @@ impl Change<'_> {
         }
     }
 
-    /// The machine does not take the cursor.
+    /// Answers a resume whose cursor the machine does not take.
     pub(crate) fn answer_reject(&mut self, conn: ConnectionId, why: RejectReason) {
         match why {
             RejectReason::Complete => self.answer_complete(conn),
@@ -95,8 +94,8 @@ impl Change<'_> {
         }
     }
 
-    /// There is no standalone stream to give instead, or not even its start is one that the store knows. What it says
-    /// of the log cannot be, and asking it once more would never end.
+    /// There is no standalone stream to give instead, or the store does not even know its start. So what the store says
+    /// contradicts itself, and asking once more would never end.
     fn answer_contradiction(&mut self, id: ConnectionId) {
         log_later!(self, ERROR, [], "the store does not know the start of a stream");
         self.answer(id, AnswerHead::EVENT_STREAM, Vec::new());
@@ -119,7 +118,8 @@ impl Change<'_> {
             }
             Origin::Standalone => {
                 Counters::add(&counters.resumes_lost, 1);
-                // What it was told is a position in the stream that is lost; the one to come back for has another.
+                // The client was told a position in the stream that is lost. The stream that is given instead has to
+                // write its own priming event, as if no `retry` had been told.
                 conn.retry_ms = None;
                 conn.after_opening = list_changed(self.state.session.list_changed());
                 if self.cell.is_elsewhere() && self.state.session.standalone().is_none() {
@@ -132,14 +132,15 @@ impl Change<'_> {
                 }
                 let position = Position { instead: true, ..Position::start(nonce) };
                 if self.state.session.stream(nonce).is_none() {
-                    // It is written elsewhere, and nobody has read it here.
+                    // Another process writes the stream, and nobody has read it here yet.
                     return self.resume_log(id, position);
                 }
                 self.resume_stream(id, position);
             }
             Origin::Unnamed => {
                 Counters::add(&counters.resumes_refused, 1);
-                // Where the store could only be asked later, the answer has begun as a stream and just ends.
+                // If the answer had to begin before the store answered, it has begun as a stream: then it is not
+                // refused, but just ends.
                 self.refuse(id, &self.cell.dialect.wording.not_resumable());
                 self.finish(id, AnswerHead::EVENT_STREAM, Vec::new());
             }
@@ -147,8 +148,8 @@ impl Change<'_> {
     }
 }
 
-/// Tells a client that missed what a standalone stream said to fetch its lists again. Not in the log,
-/// so without ids.
+/// Tells a client that has missed events of a standalone stream to fetch its lists again. These messages are not in the
+/// log, so they have no ids.
 fn list_changed(declared: &crate::protocol::ListChanged) -> Vec<u8> {
     let lists = [("tools", declared.tools), ("prompts", declared.prompts), ("resources", declared.resources)];
     let mut out = Vec::new();

@@ -10,9 +10,9 @@ use crate::store::Ticket;
 use crate::stream::{Chain, CloseReason, Page, Seq};
 use crate::sync::Arc;
 
-/// What one page of a connection holds when nobody asked for another size.
+/// How many bytes one page of a connection holds, unless another size is asked for.
 pub(crate) const PAGE_BYTES: usize = 64 << 10;
-/// The longest event id that the log shows as a whole.
+/// The longest event id that log lines show as a whole.
 const MAX_SHOWN: usize = 256;
 
 /// A connection.
@@ -28,31 +28,31 @@ pub(crate) struct Conn {
     pub(crate) page_bytes: usize,
     /// What the cursor of a resume says about its stream.
     pub(crate) origin: Origin,
-    /// The event id of a resume whose answer is not in the log yet.
+    /// The event id of a resume, until a log line tells how the resume was answered.
     pub(crate) cursor: Option<Box<str>>,
-    /// The event id to repeat, where the store makes the ids.
+    /// The event id to repeat, if the store makes the ids.
     pub(crate) echo: Option<Box<str>>,
-    /// Goes out right after the first bytes.
+    /// Written right after the first bytes.
     pub(crate) after_opening: Vec<u8>,
-    /// When the client comes back, as it was told last on this connection.
+    /// The reconnection delay that the client was told last on this connection.
     pub(crate) retry_ms: Option<u32>,
-    /// The store is asked to count it as the stream's newest reader.
+    /// The store is being asked to count this connection as the stream's newest reader.
     pub(crate) attaching: Option<Ticket>,
-    /// It gets one body, of the answers that its stream brings.
+    /// Set if the connection gets one JSON body, made of the answers on its stream.
     pub(crate) gathers: Option<Join>,
 }
 
 /// How far a connection is.
 pub(crate) enum Phase {
-    /// The store is asked for its stream first.
+    /// The store is asked for the connection's stream first.
     Seeking(Seek),
     /// The host's own store replays for it, under this number.
     Replaying(u64),
-    /// The machine of its stream says what it is given.
+    /// The machine of the stream says what the connection is given.
     Reading(Reading),
-    /// It has no stream: what its requests are answered goes into one body.
+    /// The connection has no stream: the answers to its requests go into one JSON body.
     Json(Join),
-    /// It ends behind what is in the outbox.
+    /// The connection ends after what is in the outbox.
     Ended(CloseReason),
 }
 
@@ -62,11 +62,11 @@ pub(crate) struct Position {
     pub(crate) nonce: StreamNonce,
     pub(crate) after: Seq,
     pub(crate) visit: u32,
-    /// None where the store makes the ids.
+    /// None if the store makes the ids.
     pub(crate) tag: Option<u32>,
     /// There is no cursor: the stream is read from what is left of its start.
     pub(crate) fresh: bool,
-    /// It is not the stream that was asked for.
+    /// The stream is given instead of the one that was asked for.
     pub(crate) instead: bool,
 }
 
@@ -86,7 +86,7 @@ impl Position {
 #[derive(Clone, Copy)]
 pub(crate) struct Seek {
     pub(crate) position: Position,
-    /// Since when the store cannot tell.
+    /// Since when the store has been unable to tell.
     pub(crate) fault: Option<Ms>,
 }
 
@@ -94,11 +94,11 @@ pub(crate) struct Seek {
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) after: Seq,
-    /// It is not the stream that was asked for.
+    /// The stream is given instead of the one that was asked for.
     pub(crate) instead: bool,
     /// Events that were read for it before it asked, with the position that they follow.
     pub(crate) page: Option<(Seq, Page)>,
-    /// The response, where that is larger than the store takes: this connection gets it all the same, and no other.
+    /// The response, if it is larger than the store takes. This connection gets it all the same, and no other does.
     pub(crate) unkept: Option<Bytes>,
 }
 
@@ -124,12 +124,12 @@ impl Conn {
         }
     }
 
-    /// The connection of a new stream: that there will be one is known at once.
+    /// The connection of a new stream. It is known at once that the answer is a stream.
     pub(crate) fn open(nonce: StreamNonce, origin: Origin, wake: Arc<dyn Wake>, key: u64) -> Self {
         Self { head: Some(AnswerHead::EVENT_STREAM), ..Self::new(nonce, origin, wake, key) }
     }
 
-    /// Why it ends, where it does.
+    /// Why the connection ends, if it does.
     pub(crate) fn end(&self) -> Option<CloseReason> {
         if let Phase::Ended(why) = self.phase { Some(why) } else { None }
     }
@@ -142,7 +142,7 @@ impl Conn {
         if let Phase::Reading(reading) = &mut self.phase { Some(reading) } else { None }
     }
 
-    /// Lets what goes with the first bytes out.
+    /// Writes what follows the first bytes.
     pub(crate) fn flush_after_opening(&mut self) {
         if !self.after_opening.is_empty() {
             let bytes = std::mem::take(&mut self.after_opening);
@@ -150,7 +150,7 @@ impl Conn {
         }
     }
 
-    /// How the log names the request of a resume, and its event id.
+    /// How log lines name the request of a resume, and its event id. The id is given only the first time.
     pub(crate) fn asked_for(&mut self) -> (String, Box<str>) {
         let request = match &self.origin {
             Origin::Request(request) => request.to_json(),

@@ -13,13 +13,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// What to write next, at most about `max_bytes` (one event may be larger). Everything from the
-    /// call before counts as flushed.
+    /// What to write next, at most about `max_bytes` (one event may be larger). Everything from the previous call
+    /// counts as flushed.
     pub fn poll(&self, max_bytes: usize) -> Poll {
         self.cell.poll(self.conn, max_bytes)
     }
 
-    /// In how many milliseconds the engine has to be ticked for what was polled.
+    /// In how many milliseconds at the latest the engine has to be ticked, after this poll.
     pub fn wait_ms(&self, poll: &Poll) -> u64 {
         poll.wait_until.since(self.cell.now()).min(self.cell.shared.max_pause_ms())
     }

@@ -1,5 +1,5 @@
-//! Answers in one JSON body to calls that run in another process: their stream is read here, and what its requests are answered goes
-//! into the body.
+//! Answers in one JSON body to calls that run in another process: the stream of the call is read here, and the answers
+//! to its requests go into the body.
 
 use crate::engine::connections::Chunk;
 use crate::engine::connections::conn::{Conn, Phase};
@@ -10,7 +10,7 @@ use crate::protocol::{Kind, Refusal, jsonrpc};
 use crate::stream::{CloseReason, ConnectionId, Input};
 
 impl Change<'_> {
-    /// Reads for a connection that gets one body, until that is whole or nothing more is there.
+    /// Reads the stream for a connection that gets one body, until the body is whole or there is nothing more to read.
     pub(crate) fn gather(&mut self, id: ConnectionId) {
         while let Some(conn) = self.state.conns.get_mut(&id) {
             let Some(join) = &mut conn.gathers else { return };
@@ -24,7 +24,7 @@ impl Change<'_> {
                 return self.finish(id, AnswerHead::JSON, body);
             }
             if conn.end().is_some() {
-                // It runs, and nobody can come back for its answer.
+                // The call runs, but nobody can come back for its answer.
                 return self.refuse_gathering(id, &self.cell.dialect.wording.answer_unknown());
             }
             if chunks.is_empty() {
@@ -34,14 +34,14 @@ impl Change<'_> {
         }
     }
 
-    /// Refuses what a connection asks for that was sent nothing of its stream.
+    /// Refuses the request of a connection that was sent nothing of its stream.
     pub(crate) fn refuse_gathering(&mut self, id: ConnectionId, refusal: &Refusal) {
         self.stop_gathering(id);
         self.refuse(id, refusal);
         self.enter(id, Phase::Ended(CloseReason::Complete));
     }
 
-    /// The connection reads its stream no longer, and its answer has not begun.
+    /// Makes a connection stop reading its stream, as if its answer had not begun.
     fn stop_gathering(&mut self, id: ConnectionId) {
         let Some(conn) = self.state.conns.get_mut(&id) else { return };
         let Conn { nonce, gathers, head, outbox, .. } = &mut **conn;
@@ -52,7 +52,7 @@ impl Change<'_> {
     }
 }
 
-/// Adds the answers in these parts of a stream. The body, if none is missing any more.
+/// Adds the answers in these parts of a stream. Returns the body, if no answer is missing any more.
 fn add(join: &mut Join, chunks: &[Chunk]) -> Option<Vec<u8>> {
     let mut decoder = Decoder::new(usize::MAX);
     for chunk in chunks {
@@ -62,7 +62,7 @@ fn add(join: &mut Join, chunks: &[Chunk]) -> Option<Vec<u8>> {
             let Ok(body) = jsonrpc::read(event.data.as_bytes()) else { continue };
             for envelope in body.envelopes() {
                 let is_answer = matches!(envelope.kind, Kind::Response | Kind::ErrorResponse);
-                // An error that names nobody is that of the only request.
+                // An error without an id answers the only request.
                 let request = envelope.id.as_ref().or_else(|| join.only());
                 if let Some(request) = request.filter(|_| is_answer).cloned()
                     && let Some(body) = join.answer(&request, event.data.as_bytes()[envelope.range.clone()].to_vec())

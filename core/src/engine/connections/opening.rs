@@ -19,8 +19,8 @@ impl SessionHandle {
     /// `initialize` asks for. `key` is what `wake` is called with.
     ///
     /// # Errors
-    /// 400 when an id is in flight already: that request is untouched (F-08). 404 when the session
-    /// has ended. 503 in a drain, where the client cannot be told to come back: it sends the request again.
+    /// 400 when an id is in flight already: that request is untouched (F-08). 404 when the session has ended. 503 in a
+    /// drain if the client cannot be told to come back: it has to send the request again.
     pub fn call(
         &self,
         requests: &[RequestId],
@@ -51,8 +51,8 @@ impl SessionHandle {
         })
     }
 
-    /// As [`call`](Self::call), to be answered with one JSON body when all its requests have their answers: nothing is
-    /// stored, nothing can be resumed.
+    /// As [`call`](Self::call), but it is answered with one JSON body when all its requests have their answers. Nothing
+    /// is stored, and nothing can be resumed.
     ///
     /// # Errors
     /// As [`call`](Self::call).
@@ -86,7 +86,7 @@ impl SessionHandle {
         let connection = self.cell.open(|change| {
             let nonce = match change.state.session.standalone() {
                 Some(nonce) => nonce,
-                // Its owner has yet to give it a name.
+                // The session's owner has yet to give the standalone stream a name.
                 None if self.cell.is_elsewhere() => return Err(self.cell.dialect.wording.closing()),
                 None => change.standalone(),
             };
@@ -98,9 +98,9 @@ impl SessionHandle {
         Ok(connection)
     }
 
-    /// Continues the stream of an event id. How the answer starts may be known only when the store
-    /// has answered: see [`Poll::head`](crate::engine::Poll::head). `revision` is that of the request, for
-    /// sessions whose own is not known.
+    /// Continues the stream of an event id. How the answer starts may be known only when the store has answered: see
+    /// [`Poll::head`](crate::engine::Poll::head). `revision` is that of the request, for sessions whose own revision is
+    /// not known.
     ///
     /// # Errors
     /// 404 when the session has ended; 400 when the id is not of our form.
@@ -125,7 +125,7 @@ impl SessionHandle {
 }
 
 impl Cell {
-    /// Opens a connection, where the session has not ended.
+    /// Opens a connection, unless the session has ended.
     pub(crate) fn open(
         self: &Arc<Self>,
         make: impl FnOnce(&mut Change<'_>) -> Result<ConnectionId, Refusal>,
@@ -140,19 +140,20 @@ impl Cell {
         Ok(Connection { cell: Arc::clone(self), conn })
     }
 
-    /// A session of another process has a new reader. The last one before it may have left after the session was found: it can be found
-    /// again, so that the next reader here is not served beside this one (I4).
+    /// The view of another process's session has a new reader. The last reader before it may have left after this one
+    /// found the view, and the view was forgotten. So the view is made findable again: otherwise the next reader here
+    /// would get a view beside this one (I4).
     pub(crate) fn come_back(self: &Arc<Self>) {
         if self.is_elsewhere() && matches!(self.shared.register(self), Ok(None)) {
             self.has_place.store(false, Ordering::Relaxed);
-            // It was admitted before, and is served also where its place was taken meanwhile.
+            // The reader was admitted before, so it is served even if another session has taken the place meanwhile.
             let _ = self.take_place();
         }
     }
 }
 
 impl Change<'_> {
-    /// The session has not ended.
+    /// Checks that the session has not ended.
     pub(crate) fn check_open(&self) -> Result<(), Refusal> {
         if !self.state.is_open() {
             return Err(self.cell.over(self.state));
@@ -160,7 +161,8 @@ impl Change<'_> {
         self.cell.shared.check().map_err(|_| self.cell.dialect.wording.closing())
     }
 
-    /// The session takes so many more requests (I11), of a call that may begin. One that lives elsewhere takes none here.
+    /// Checks that the session takes `more` further requests (I11), and that their call may begin. A session that lives
+    /// elsewhere takes no requests here.
     pub(crate) fn check_requests(
         &mut self,
         more: usize,
@@ -182,8 +184,8 @@ impl Change<'_> {
         Err(Fault::TooManyRequests.refusal(self.cell.dialect))
     }
 
-    /// What the store knows may be another process's by now, where the store gives no sign (O18). A session that it was never
-    /// given is nobody else's.
+    /// Checks that no other process may have the session. If the store has given no sign for long, a session that it
+    /// knows may be another process's by now (O18). A session that the store was never given cannot be anybody else's.
     fn check_signs(&mut self) -> Result<(), Refusal> {
         if self.state.facts_put.is_none() || !self.cell.shared.store.is_cut_off() {
             return Ok(());
@@ -197,7 +199,7 @@ impl Change<'_> {
         Err(Fault::StoreSilent.refusal(self.cell.dialect))
     }
 
-    /// Registers a connection of a stream. It comes now, unless its arrival had a number already.
+    /// Registers a connection of a stream. It counts as coming now, unless it already has a number from its arrival.
     pub(crate) fn connect(&mut self, conn: Conn, arrival: Option<ConnectionId>) -> ConnectionId {
         let id = arrival.unwrap_or_else(|| self.cell.shared.number());
         self.state.conns.insert(id, Box::new(conn));
@@ -207,7 +209,7 @@ impl Change<'_> {
         id
     }
 
-    /// The session's standalone stream, with its log.
+    /// The session's standalone stream. If there is none, it is opened.
     pub(crate) fn standalone(&mut self) -> StreamNonce {
         let (nonce, new) = self.state.session.standalone_or(self.now, self.cell.shared.nonce(), &mut self.steps);
         if new {
@@ -216,7 +218,7 @@ impl Change<'_> {
         nonce
     }
 
-    /// Counts a new stream, whose log comes with its first append.
+    /// Counts a new stream. Its log comes with its first append.
     pub(crate) fn opened(&mut self, nonce: StreamNonce) {
         Counters::add(&self.cell.shared.counters.streams_opened, 1);
         self.watch(nonce);

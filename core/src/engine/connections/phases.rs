@@ -1,4 +1,4 @@
-//! How a connection comes from one phase to the next, and goes.
+//! How a connection gets from one phase to the next, and how it ends.
 
 use crate::engine::connections::Chunk;
 use crate::engine::connections::conn::Phase;
@@ -11,7 +11,7 @@ use crate::stream::{CloseReason, ConnectionId};
 use crate::sync::atomic::Ordering;
 
 impl Change<'_> {
-    /// A connection is in another phase from now on. What the one before waited for is waited for no longer.
+    /// Puts a connection into another phase. What the phase before waited for is called off.
     pub(crate) fn enter(&mut self, id: ConnectionId, phase: Phase) {
         let Some(conn) = self.state.conns.get_mut(&id) else { return };
         match std::mem::replace(&mut conn.phase, phase) {
@@ -29,7 +29,7 @@ impl Change<'_> {
         }
     }
 
-    /// Gives a connection a part of its answer, or how it starts, where it has not.
+    /// Gives a connection a part of its answer. `head` is how the answer starts, if it has not started yet.
     pub(crate) fn answer(&mut self, id: ConnectionId, head: AnswerHead, bytes: Vec<u8>) {
         let Some(conn) = self.state.conns.get_mut(&id) else { return };
         conn.head.get_or_insert(head);
@@ -45,7 +45,7 @@ impl Change<'_> {
         self.enter(id, Phase::Ended(CloseReason::Complete));
     }
 
-    /// Refuses what a connection asks for, where its answer has not begun as a stream: then that just ends.
+    /// Refuses the request of a connection. If its answer has begun as a stream, nothing is done: the stream just ends.
     pub(crate) fn refuse(&mut self, id: ConnectionId, refusal: &Refusal) {
         if self.state.conns.get(&id).is_some_and(|conn| conn.head.is_none()) {
             let dialect = self.cell.dialect;
@@ -53,14 +53,14 @@ impl Change<'_> {
         }
     }
 
-    /// Ends a connection behind what is ready for it.
+    /// Ends a connection after what is ready for it.
     pub(crate) fn close(&mut self, id: ConnectionId, why: CloseReason) {
         self.enter(id, Phase::Ended(why));
         self.cell.shared.counters.closed(why);
         self.effects.touched.push(id);
     }
 
-    /// Forgets a connection. `more` when its stream may have something to come back for.
+    /// Forgets a connection. `more` says whether its stream may have something to come back for.
     pub(crate) fn disconnect(&mut self, id: ConnectionId, more: bool) {
         self.enter(id, Phase::Ended(CloseReason::Complete));
         let Some(conn) = self.state.conns.remove(&id) else { return };

@@ -46,7 +46,7 @@ pub struct Poll {
     pub chunks: Vec<Chunk>,
     /// The connection ends after the chunks.
     pub end: Option<CloseReason>,
-    /// With nothing to write: when the engine's tick will wake this connection at the latest.
+    /// If there is nothing to write: when the engine's tick will wake this connection at the latest.
     pub wait_until: Ms,
 }
 

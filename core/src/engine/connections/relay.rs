@@ -8,9 +8,9 @@
 //!      └──────────────────────────────▶ withdrawing ──▶ withdrawn: an error; begun: go on
 //! ```
 //!
-//! The request is posted together with the log of its answer, which is followed as that of any stream of another process. Of
-//! taking and withdrawing a message the store lets one win, so an error is never sent for a call that runs. A relay goes on
-//! when its client is gone: a lost connection cancels nothing (I12).
+//! The request is posted together with the log of its answer. That log is followed like the log of any stream of
+//! another process. The store lets either the taking or the withdrawing of a message win, so an error is never sent for
+//! a call that runs. A relay goes on when its client is gone: a lost connection cancels nothing (I12).
 
 use std::sync::atomic::Ordering;
 
@@ -35,19 +35,21 @@ use crate::sync::Arc;
 
 /// Pause before a store that could not take a message is asked again.
 const POST_AGAIN_MS: u64 = 250;
-/// Pause between two looks whether a session that is to end is gone.
+/// Pause between two looks at whether a session that is to end is gone.
 const LOOK_MS: u64 = 250;
 
 impl SessionHandle {
-    /// Whether another process has the session: here it serves readers, and [relays](Self::relay) what else comes for it.
+    /// Whether another process has the session. Then this handle serves readers, and [relays](Self::relay) everything
+    /// else that comes for the session.
     pub fn is_elsewhere(&self) -> bool {
         self.cell.is_elsewhere()
     }
 
-    /// Relays an admitted request that is no GET to the process that has the session. The connection is the answer, whatever was
-    /// asked: a call is answered with its stream, messages with 202 once the owner's inbox has them, a DELETE with 200 once
-    /// the session is gone. What does not get there is refused by the [head](crate::engine::Poll::head) of the answer, with
-    /// 404 where the session has no owner, and 503 otherwise.
+    /// Relays an admitted request that is not a GET to the process that has the session. The connection carries the
+    /// answer, whatever was asked: a call is answered with its stream, messages with 202 once the owner's inbox has
+    /// them, a DELETE with 200 once the session is gone. If the request does not get there, the
+    /// [head](crate::engine::Poll::head) of the answer refuses it, with 404 if the session has no owner, and with 503
+    /// otherwise.
     ///
     /// # Errors
     /// 404 when the session has ended; 503 when it is not another process's.
@@ -61,8 +63,8 @@ impl SessionHandle {
         self.relay_any(admission, relayed, |_| None, (wake, key))
     }
 
-    /// As [`relay`](Self::relay), to be answered with one JSON body when all requests have their answers: nobody can come back
-    /// for them.
+    /// As [`relay`](Self::relay), but a call is answered with one JSON body when all its requests have their answers.
+    /// Nobody can come back for it.
     ///
     /// # Errors
     /// As [`relay`](Self::relay).
@@ -88,7 +90,7 @@ impl SessionHandle {
         let connection = cell.open(|change| {
             let refusal = cell.dialect.wording.not_relayed(NotRelayed::NotStored);
             if !cell.is_elsewhere() {
-                // It is here by now.
+                // The session is here by now.
                 return Err(refusal);
             }
             let requests = admission.requests().into_owned();
@@ -126,7 +128,7 @@ impl Change<'_> {
             stream: Some(nonce),
             principal,
             tag: Some(Chain::start(&nonce.0).tag()),
-            // Who counts is told what becomes of it.
+            // A reader that counts gets hints of what becomes of the log.
             counts: relay.what != What::Message,
             limit: ReadLimit { up_to: Seq::MAX, events, bytes: PAGE_BYTES },
             message: relay.message.clone(),
@@ -141,7 +143,8 @@ impl Change<'_> {
         }
     }
 
-    /// Tells the owner now and then that its client is connected here, where nothing else tells it: a message of no bytes (O8).
+    /// Tells the owner now and then that its client is connected here, because nothing else tells it. The sign is a
+    /// message of no bytes (O8).
     pub(crate) fn sign_for_client(&mut self) {
         let again = self.now + self.cell.shared.sign_ms();
         if self.now < *self.state.sign_at.get_or_insert(again) {
@@ -170,7 +173,7 @@ impl Change<'_> {
             }
             Err(StoreError::Gone) => return self.not_relayed(nonce, &wording.session_ended()),
             Err(error) => {
-                // It may have the message all the same, so the client is told nothing yet.
+                // The store may have the message all the same, so the client is told nothing yet.
                 let has_no_answer = matches!(error, StoreError::TimedOut { .. });
                 log_later!(self, WARN, [], %error, "a request is not relayed yet");
                 let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
@@ -190,9 +193,10 @@ impl Change<'_> {
         let has_begun = page.head > 0 || *is_finished;
         let is_orphaned = !has_begun && self.cell.is_gone(*owner);
         let (may_adopt, is_pending) = (self.may_adopt(), self.state.adoption.is_pending());
-        // Nobody is sent away for good whose session may yet be adopted.
+        // A client whose session may yet be adopted is not sent away for good.
         let is_over = is_orphaned && !self.state.adoption.is_offered();
-        // The store tells it others only.
+        // No owner means that the owner is in this engine. The store gives hints only of messages that came to another
+        // process.
         self.effects.tells_owner |= owner.is_none();
         self.saw_owner(*owner);
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
@@ -209,7 +213,7 @@ impl Change<'_> {
         self.has_owner(nonce, has_begun, Some(attached));
     }
 
-    /// The store has a message whose session has an owner. `attached` is what it told of the message's log.
+    /// The store has a message whose session has an owner. `attached` is what the store told of the message's log.
     fn has_owner(&mut self, nonce: StreamNonce, has_begun: bool, attached: Option<Attached>) {
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         relay.stage = Stage::Posted;
@@ -237,7 +241,7 @@ impl Change<'_> {
         }
     }
 
-    /// Nothing is left to do for a message.
+    /// Forgets a message for which nothing is left to do.
     fn is_relayed(&mut self, nonce: StreamNonce) -> Option<Relay> {
         self.state.timers.clear(Reason::Relay(nonce));
         if self.state.relays.is_delete(nonce) {
@@ -246,14 +250,14 @@ impl Change<'_> {
         self.state.relays.remove(nonce)
     }
 
-    /// Ends a relay whose message does not begin.
+    /// Ends a relay whose message does not begin, with this refusal.
     fn not_relayed(&mut self, nonce: StreamNonce, refusal: &Refusal) {
         if let Some(relay) = self.is_relayed(nonce) {
             self.refuse_relayed(relay.conn, refusal);
         }
     }
 
-    /// Answers a client that was sent nothing.
+    /// Refuses the request of a client that was sent nothing.
     fn refuse_relayed(&mut self, conn: ConnectionId, refusal: &Refusal) {
         let gathers = self.state.conns.get(&conn).is_some_and(|out| out.gathers.is_some() && out.end().is_none());
         if gathers || self.is_unanswered(conn) {
@@ -289,9 +293,9 @@ impl Change<'_> {
         }
     }
 
-    /// It is known whether a message is withdrawn.
+    /// The store has said whether a message is withdrawn, or could not tell.
     pub(crate) fn withdrawn(&mut self, nonce: StreamNonce, result: Result<bool, StoreError>) {
-        // Its log has an end now, or goes on.
+        // The log of the message has an end now, or goes on: look at it soon.
         self.state.timers.change(Reason::Look(nonce), self.now);
         let is_withdrawn = match result {
             Ok(is_withdrawn) => Some(is_withdrawn),
@@ -307,14 +311,14 @@ impl Change<'_> {
         let was_lost = is_withdrawn.is_none() && message.is_none();
         match (what, is_withdrawn) {
             (What::Call, Some(false)) => {
-                // It runs. Where the answer has not begun, its log is still to be told of.
+                // The call runs. If the answer has not begun, the connection has yet to read its log.
                 if self.is_unanswered(conn) {
                     self.resume_log(conn, Position { fresh: true, ..Position::start(nonce) });
                 }
             }
             (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::ACCEPTED),
-            // The store had it, or may have had it, and nothing of it is left: it may have run. So it is where one of two posts of a
-            // message without an answer is withdrawn.
+            // The store had the message, or may have had it, and nothing of it is left: it may have run. The same holds
+            // if one of two posts of a message without an answer is withdrawn.
             (What::Call | What::Message, None) | (What::Message, Some(true)) if is_unsure || was_lost => {
                 self.refuse_relayed(conn, &self.cell.dialect.wording.answer_unknown());
             }
@@ -327,14 +331,14 @@ impl Change<'_> {
             "a relayed request is not withdrawn yet");
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         self.state.timers.set(Reason::Relay(nonce), self.now + FOLLOW_MS);
-        // Who has been told nothing for so long is told that nobody can tell whether it runs.
+        // A client that was told nothing for so long is told that nobody knows whether its request runs.
         if relay.due + self.cell.shared.options.owner_lost_ms <= self.now {
             let conn = relay.conn;
             self.refuse_relayed(conn, &self.cell.dialect.wording.answer_unknown());
         }
     }
 
-    /// What is followed and has not begun. `running` are the logs that have.
+    /// The streams that are followed and have not begun. `running` are the logs that have begun.
     fn unbegun(&self, running: &[RunningLog]) -> Vec<(StreamNonce, Vec<RequestId>)> {
         let unbegun = self.state.followed.iter().filter(|(nonce, requests)| {
             let stream = self.state.session.stream(**nonce);
@@ -344,7 +348,8 @@ impl Change<'_> {
         unbegun.map(|(nonce, requests)| (*nonce, requests.clone())).collect()
     }
 
-    /// Nobody is to begin what is followed and has not begun: its session has no owner.
+    /// Withdraws the streams that are followed and have not begun, so that nobody begins them: the session has no
+    /// owner.
     pub(crate) fn withdraw_unbegun(&mut self, running: &[RunningLog]) {
         for (nonce, requests) in self.unbegun(running) {
             self.withdraw(nonce, &same_end(&requests, SynthesizedEnd::OwnerLost));
@@ -359,7 +364,7 @@ impl Change<'_> {
             || self.unbegun(running).into_iter().any(|(nonce, _)| has_nothing(nonce))
     }
 
-    /// The session will have an owner by then, or not.
+    /// Lets messages wait for an owner of the session until `due`.
     pub(crate) fn wait_for_owner(&mut self, due: Ms) {
         for nonce in self.state.relays.waiting() {
             let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { continue };
@@ -370,7 +375,7 @@ impl Change<'_> {
         }
     }
 
-    /// The session has an owner.
+    /// The session has an owner now: no message waits for one any more.
     pub(crate) fn relays_have_owner(&mut self) {
         for nonce in self.state.relays.waiting() {
             if self.state.relays.is_orphaned(nonce) {
@@ -379,12 +384,13 @@ impl Change<'_> {
         }
     }
 
-    /// What waits for an owner of the session is told this, as far as nobody has begun it.
+    /// Withdraws the messages that wait for an owner of the session, unless somebody has begun them. Their clients get
+    /// this refusal.
     pub(crate) fn withdraw_waiting(&mut self, refusal: &Refusal) {
         self.withdraw_all(self.state.relays.waiting(), refusal);
     }
 
-    /// The same where the session has ended, which is what a DELETE waits for.
+    /// The same if the session has ended. A DELETE is left out, because it waits for that end.
     pub(crate) fn withdraw_ended(&mut self, refusal: &Refusal) {
         let relays = &self.state.relays;
         let ended = relays.waiting().into_iter().filter(|nonce| !relays.is_delete(*nonce)).collect();
@@ -400,7 +406,7 @@ impl Change<'_> {
         }
     }
 
-    /// A look at the log of a message that waits for an owner, or of a request that the session ends.
+    /// Takes the result of a look at the log of a message that waits for an owner, or of a DELETE.
     pub(crate) fn looked_at_relay(&mut self, ticket: &Ticket, result: Result<LogPage, StoreError>) {
         let Ticket { nonce, number, .. } = *ticket;
         self.note_readers(nonce, number, None);
@@ -417,15 +423,15 @@ impl Change<'_> {
                 self.look_for_end_again(nonce);
                 self.inherit();
             }
-            // Its host has yet to go on with the session.
+            // This process has the session, but its host has yet to go on with it.
             Ok(LogPage { is_finished: false, owner: None, .. }) if is_orphaned => self.look_for_end_again(nonce),
             Ok(LogPage { page, is_finished, .. }) if is_orphaned => {
                 self.has_owner(nonce, page.head > 0 || is_finished, None);
             }
             Err(StoreError::Gone) if is_orphaned && relay.what != What::Delete => self.has_owner(nonce, true, None),
-            // It goes with its session, and where the store has lost it.
+            // The log goes together with its session, but the store may also have lost it.
             Err(StoreError::Gone) => self.look_for_session(nonce),
-            // The owner does not take it.
+            // The owner does not take the message.
             Ok(LogPage { is_finished: true, .. }) => {
                 let refusal = relay.refusal.clone();
                 self.not_relayed(nonce, &refusal);
@@ -442,7 +448,7 @@ impl Change<'_> {
         self.state.timers.set(Reason::Relay(nonce), relay.due.min(self.now + LOOK_MS));
     }
 
-    /// Asks whether a session that is to end is there.
+    /// Asks the store whether a session that is to end is still there.
     fn look_for_session(&mut self, nonce: StreamNonce) {
         let principal = self.state.session.principal().map(Into::into);
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
@@ -456,12 +462,12 @@ impl Change<'_> {
         }
     }
 
-    /// It is known whether a session that is to end is there, or the store could not tell.
+    /// The store has said whether a session that is to end is still there, or could not tell.
     pub(crate) fn looked_for_session(&mut self, nonce: StreamNonce, result: Result<Attached, StoreError>) {
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         match result {
             Err(error) => {
-                // Withdrawn once more, it is looked for again.
+                // The message will be withdrawn once more, and then the session is looked for again.
                 relay.stage = Stage::Withdrawing;
                 self.not_withdrawn(nonce, &error);
             }
@@ -478,10 +484,11 @@ impl Change<'_> {
         }
     }
 
-    /// What is relayed is to have got on by now.
+    /// By now something should have become of a relayed message.
     pub(crate) fn relay_is_due(&mut self, nonce: StreamNonce) {
-        // Whether the owner is gone is known soon: then its session is adopted. What the last look told of its signs may be
-        // old, and a busy machine counts less than the time that has passed.
+        // If the session may be adopted, there is more time: it is known soon whether the owner is gone, and then the
+        // session is adopted. What the last look told of the owner's signs of life may be old, and a busy machine
+        // counts less time than has passed.
         let more_ms = if self.may_adopt() { self.cell.shared.options.owner_lost_ms } else { 0 };
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         if relay.due <= self.now && matches!(relay.stage, Stage::Posted) && !relay.is_late {
@@ -491,7 +498,7 @@ impl Change<'_> {
         match &relay.stage {
             Stage::Posting(ticket) => {
                 let ticket = ticket.clone();
-                // The store may have done it.
+                // The store may have taken the message.
                 relay.is_unsure = true;
                 self.stop_waiting(&ticket);
                 self.cell.shared.store.abandon(&self.cell.key(nonce), &ticket);
@@ -507,8 +514,8 @@ impl Change<'_> {
         }
     }
 
-    /// The session is let go of here. Requests that nobody has begun are taken back as far as there is time; their clients are
-    /// told before that is known.
+    /// Ends the relays of a session that is let go of here. Requests that nobody has begun are withdrawn, if there is
+    /// still time for that. Their clients get an answer before that is known.
     pub(crate) fn end_relays(&mut self) {
         let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
         for (nonce, relay) in std::mem::take(&mut self.state.relays.by_stream) {

@@ -19,13 +19,13 @@ pub(crate) enum What {
     Delete,
 }
 
-/// How far it is.
+/// How far a relay is.
 pub(crate) enum Stage {
     /// The store is asked to take the message.
     Posting(Ticket),
-    /// It could not tell, and is asked again.
+    /// The store could not tell, and is asked again.
     PostAgain,
-    /// The owner has the message, or will.
+    /// The owner has the message, or will have it.
     Posted,
     /// The store has the message, and this process adopts its session: the client is told nothing until there is an owner.
     Orphaned,
@@ -40,18 +40,18 @@ pub(crate) struct Relay {
     pub(crate) conn: ConnectionId,
     pub(crate) what: What,
     pub(crate) requests: Vec<RequestId>,
-    /// How calls of its tool are paced here, until its owner has begun and says it.
+    /// How calls of its tool are paced here, until the owner has begun the call and says how.
     pub(crate) paced: Paced,
-    /// Until the store has it.
+    /// The message, until the store has it.
     pub(crate) message: Option<Message>,
-    /// A try of that got no answer in time: the store may have it.
+    /// A try to post the message got no answer in time: the store may have it.
     pub(crate) is_unsure: bool,
-    /// When the owner is to have begun.
+    /// By when the owner should have begun the message.
     pub(crate) due: Ms,
-    /// It was given more time, as the owner gave no sign.
+    /// The time was over once, and the message was given more.
     pub(crate) is_late: bool,
     pub(crate) stage: Stage,
-    /// What is said to a client that was sent nothing, where the message does not begin.
+    /// What a client that was sent nothing is told if the message does not begin.
     pub(crate) refusal: Refusal,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Relay {
 #[derive(Default)]
 pub(crate) struct Relays {
     pub(crate) by_stream: BTreeMap<StreamNonce, Relay>,
-    /// The last of them has come to its end.
+    /// The last of them has ended.
     is_over: bool,
 }
 
@@ -68,7 +68,7 @@ impl Relays {
         self.by_stream.is_empty()
     }
 
-    /// Whether the last one has come to its end since this was asked before.
+    /// Whether the last relay has ended since this was last asked.
     pub(crate) fn take_over(&mut self) -> bool {
         std::mem::take(&mut self.is_over)
     }
@@ -85,7 +85,7 @@ impl Relays {
         self.by_stream.get(&nonce).is_some_and(|relay| relay.what == What::Delete)
     }
 
-    /// Whether its log is looked at for what becomes of the message alone.
+    /// Whether its log is looked at only to see what becomes of the message.
     pub(crate) fn is_looked_at(&self, nonce: StreamNonce) -> bool {
         self.is_delete(nonce) || self.is_orphaned(nonce)
     }
@@ -100,12 +100,12 @@ impl Relays {
         self.by_stream.iter().filter(|(_, relay)| is_waiting(relay)).map(|(nonce, _)| *nonce).collect()
     }
 
-    /// How the answer is paced, where its owner has not begun.
+    /// How the answer is paced, if the owner has not begun the call.
     pub(crate) fn paced(&self, nonce: StreamNonce) -> Option<Paced> {
         self.by_stream.get(&nonce).map(|relay| relay.paced)
     }
 
-    /// The log shows that the owner has begun, or will not.
+    /// The log shows that the owner has begun the call, or will not begin it.
     pub(crate) fn begun(&mut self, nonce: StreamNonce, timers: &mut Timers) {
         let is_posted = |relay: &Relay| relay.what == What::Call && matches!(relay.stage, Stage::Posted);
         if self.by_stream.get(&nonce).is_some_and(is_posted) {

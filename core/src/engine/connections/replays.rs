@@ -1,4 +1,5 @@
-//! What the host's own store replayed: outside the window, so in the store's own words.
+//! Answers with what the host's own store replayed. Those events are outside of the window, so they are written with
+//! the ids and payloads that the store gave.
 
 use crate::engine::connections::conn::{Phase, Position, Reading};
 use crate::engine::lines::log_later;
@@ -70,7 +71,7 @@ impl Change<'_> {
         let joins = low <= 1 || overlap.is_some() || matches!(last, Some((_, Some(_))));
         if record.is_some() && !joins {
             let Some((last_event_id, _)) = last else { return self.answer_unknown(id) };
-            // The window has moved on while the host replayed: what is between them is the host's, too.
+            // The window has moved on while the host replayed. The host has to replay what is between them, too.
             if let Some(conn) = self.state.conns.get_mut(&id) {
                 conn.after_opening = before_window;
             }
@@ -97,7 +98,7 @@ impl Change<'_> {
         self.resume_log(id, Position::of_cursor(nonce, after, 0, None));
     }
 
-    /// The client's own cursor with a retry, where its revision knows priming.
+    /// Writes the client's own cursor with a `retry`, if its revision has priming events.
     fn write_echo(&mut self, conn: ConnectionId, out: &mut Vec<u8>) {
         if !self.state.session.rules().priming {
             return;

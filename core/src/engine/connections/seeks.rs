@@ -1,8 +1,8 @@
 //! Resumes of streams that have no machine: the store is asked for the stream first.
 //!
-//! Nothing is known of the answer until the store has told, so its head waits. A store that cannot
-//! tell makes no refusal: clients give up after two of these and survive a failover otherwise. They
-//! get their own position back, then comments, and the store is asked again until `store_wait_ms`.
+//! Nothing is known of the answer until the store has answered, so the head of the answer waits. If the store cannot
+//! tell, the resume is not refused: clients give up after two refusals, but otherwise survive a failover. They get
+//! their own position back, then comments, and the store is asked again until `store_wait_ms` have passed.
 
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase, Position, Reading, Seek};
@@ -33,15 +33,15 @@ impl Change<'_> {
     pub(crate) fn resume_log(&mut self, conn: ConnectionId, position: Position) {
         self.cell.shared.sweep(self.now);
         if self.cell.is_elsewhere() && conn < self.cell.shared.drained_from.load(Ordering::Relaxed) {
-            // It was looked up when the drain began. Newer readers may have come and gone since (I4).
+            // The reader was being looked up when the drain began. Newer readers may have come and gone since (I4).
             self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
             self.begin_echo(conn);
             return self.close(conn, CloseReason::Drain);
         }
-        // A fresh reader of a stream that others may read, too, has to be counted first.
+        // A fresh reader of a stream that other processes may read, too, has to be counted first.
         let is_counted =
             position.fresh && self.cell.shared.store.outlives_process() && !self.state.session.is_draining();
-        // One that a newer reader has overtaken while it was looked up does not count any more (I4).
+        // A reader that a newer one overtook while it was looked up does not count any more (I4).
         let is_outdated =
             self.state.session.stream(position.nonce).is_some_and(|stream| stream.machine.has_had_newer(conn));
         if (self.state.is_written_here(position.nonce) && !is_counted) || is_outdated {
@@ -54,7 +54,7 @@ impl Change<'_> {
         }
     }
 
-    /// Begins a connection of whose stream the store has told already.
+    /// Begins a connection whose stream the store has told of already.
     pub(crate) fn found_at(&mut self, conn: ConnectionId, position: Position, attached: Attached) {
         self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
         self.found(conn, Ok(attached));
@@ -78,7 +78,7 @@ impl Change<'_> {
             principal: self.state.session.principal().map(Into::into),
             after,
             tag,
-            // Nobody elsewhere gives way to one that is sent away.
+            // In a drain, the reader is sent away: readers elsewhere must not give way to it.
             counts: self.cell.shared.store.outlives_process() && !self.state.session.is_draining(),
             limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes },
             ..Attach::default()
@@ -95,8 +95,8 @@ impl Change<'_> {
         }
     }
 
-    /// A reader that is gone is not counted: it would fence the one that its client has elsewhere by now. Where the store
-    /// has done it all the same, it counts.
+    /// A reader that is gone must not be counted: it would fence the reader that its client has elsewhere by now. If
+    /// the store has counted it all the same, it counts.
     pub(crate) fn call_off_attach(&mut self, ticket: &Ticket) {
         if self.stop_waiting(ticket) {
             self.cell.shared.store.abandon(&self.cell.key(ticket.nonce), ticket);
@@ -148,8 +148,8 @@ impl Change<'_> {
         }
     }
 
-    /// A stream has a reader: a connection that came before it and is still looked up has lost it, as the reader before has,
-    /// and so has one that was let go of and has not taken what was ready (I4).
+    /// A stream has a new reader. Connections that came earlier lose the stream, as the reader before does: those that
+    /// are still being looked up, and those that have ended but have not taken what was ready (I4).
     pub(crate) fn has_reader(&mut self, nonce: StreamNonce, reader: ConnectionId) {
         self.effects.read.push((nonce, reader));
         self.supersede_older(nonce, reader);
@@ -190,7 +190,7 @@ impl Change<'_> {
         self.input(nonce, Input::Resume { conn, after, visit, tag, spread });
     }
 
-    /// It is known what the store has of the stream of a connection, or it could not tell.
+    /// The store has said what it has of the stream of a connection, or could not tell.
     fn found(&mut self, conn: ConnectionId, result: Result<Attached, StoreError>) {
         let Some(Seek { position, fault }) = self.state.conns.get_mut(&conn).and_then(|conn| conn.seek()).copied()
         else {
@@ -204,8 +204,8 @@ impl Change<'_> {
                 let stream = self.state.session.stream(nonce);
                 let is_known = stream.is_some_and(|stream| position.after <= stream.machine.durable());
                 if is_known && (!position.fresh || self.state.is_written_here(nonce)) {
-                    // The reader before it here is fenced with its first bytes (I4). One elsewhere, whose client has left
-                    // it, goes on there.
+                    // The first bytes of this reader fence the reader before it here (I4). A reader elsewhere goes on
+                    // there, but its client has left it.
                     return self.resume_stream(conn, position);
                 }
                 return self.seek_failed(conn);
@@ -215,7 +215,7 @@ impl Change<'_> {
             self.state.session.set_standalone(record.standalone);
         }
         if attached.log.as_ref().is_some_and(|log| self.is_forgotten(&log.page)) {
-            // What the log lacks is written again.
+            // The store was set back. What its log lacks is written again, so it is asked later.
             return self.seek_failed(conn);
         }
         let is_standalone = self.state.session.standalone() == Some(nonce);
@@ -224,18 +224,18 @@ impl Change<'_> {
             if self.state.session.stream(nonce).is_some() || !is_awaited {
                 return self.not_found(conn, position);
             }
-            // It is being written, or its owner has yet to create it.
+            // The log is being written, or its owner has yet to create it.
             return self.seek_failed(conn);
         };
         if self.state.session.stream(nonce).is_none() && self.may_be_posted(&log) {
-            // It waits for this process, or its host has still to begin it.
+            // The request waits for this process to take it, or for its host to begin it.
             self.state.inbox.is_hinted = true;
             return self.seek_failed(conn);
         }
         let known = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
         let is_ahead = position.after > log.page.page.head.max(known) && !log.page.is_finished;
         if is_ahead && self.cell.is_elsewhere() && !self.cell.is_gone(log.page.owner) && !self.has_waited(fault) {
-            // The store may have lost what the cursor was made from: its owner appends it again (O10).
+            // The store may have lost what the cursor was made from: the owner appends it again (O10).
             return self.seek_failed(conn);
         }
         let Some(reader) = self.state.conns.get(&conn) else { return };
@@ -244,13 +244,13 @@ impl Change<'_> {
         let requests = RequestId::decode_all(&log.about).unwrap_or_default();
         let LogPage { page, chain, mut is_finished, mut tail, paced, readers, owner } = log.page;
         if let Some(end) = self.state.unconfirmed_end(nonce).filter(|_| !is_finished) {
-            // The end that the store has not confirmed is its end all the same.
+            // An end that the store has not confirmed is the log's end all the same.
             (is_finished, tail) = (true, Some(end));
         }
         let mut is_left = false;
         if self.state.session.stream(nonce).is_none() {
-            // One that is to be written here and has no machine is written by nobody: the store lost its
-            // end, which every machine leaves behind.
+            // A log that belongs here but has no machine is written by nobody. Every machine ends its log before it
+            // goes, so the store must have lost that end.
             let is_followed = owner.is_some() || self.cell.is_elsewhere();
             let is_written = is_finished || is_followed || origin == Origin::Standalone;
             if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
@@ -273,13 +273,13 @@ impl Change<'_> {
             self.catch_up(nonce, Some((position.after, found)));
         }
         self.resume_stream(conn, position);
-        // It may have been given another stream instead.
+        // The connection may have been given another stream instead.
         let conn = self.state.conns.get_mut(&conn).filter(|conn| conn.nonce == nonce);
         if let Some(reading) = conn.and_then(|conn| conn.reading()) {
             reading.page = Some((position.after, page));
         }
         if is_left {
-            // Not with the next look: the reader may be sent away before that.
+            // Now, not with the next look: the reader may be sent away before that.
             self.inherit();
         }
     }
@@ -303,7 +303,7 @@ impl Change<'_> {
         self.answer_unknown(conn);
     }
 
-    /// The store could not tell: the answer begins all the same, and it is asked again in a while.
+    /// The store could not tell. The answer begins all the same, and the store is asked again after a pause.
     fn seek_failed(&mut self, id: ConnectionId) {
         self.begin_echo(id);
         let Some(seek) = self.state.conns.get_mut(&id).and_then(|conn| conn.seek()) else { return };
@@ -314,19 +314,19 @@ impl Change<'_> {
         }
     }
 
-    /// Whether a connection whose stream is looked up since then has waited as long as it may.
+    /// Whether a connection for which the store has been unable to tell since then has waited as long as it may.
     fn has_waited(&self, since: Option<Ms>) -> bool {
         self.now.since(since.unwrap_or(self.now)) >= self.cell.shared.options.pacing.store_wait_ms
     }
 
-    /// The first bytes of an answer whose stream is not known yet: the client's own position.
+    /// Writes the first bytes of an answer whose stream is not known yet: the client's own position.
     fn begin_echo(&mut self, id: ConnectionId) {
         let Some(conn) = self.state.conns.get(&id).filter(|conn| conn.head.is_none()) else { return };
         let nonce = conn.nonce;
         self.has_reader(nonce, id);
         let reader = self.state.session.stream(nonce).and_then(|stream| stream.machine.connection());
         if reader.is_some_and(|reader| reader < id) {
-            // Its client reads here from now on.
+            // The client reads on this connection from now on.
             self.input(nonce, Input::Taken);
         }
         self.answer(id, AnswerHead::EVENT_STREAM, Vec::new());
@@ -342,7 +342,7 @@ impl Change<'_> {
             sse::write_priming(conn.own(), |out| out.extend_from_slice(echo.as_bytes()), Some(retry_ms));
         } else if let Phase::Seeking(Seek { position, .. }) = &mut conn.phase {
             position.visit = (position.visit + 1) % (MAX_VISIT + 1);
-            // It has a cursor from here on, and gets what is behind that (I2, I3).
+            // From here on the client has a cursor, and gets what comes after it (I2, I3).
             position.fresh = false;
             let Position { nonce, after, visit, tag, .. } = *position;
             let ids = IdEncoder::new(nonce, &conn.origin);
@@ -351,7 +351,7 @@ impl Change<'_> {
         }
     }
 
-    /// A connection that waits for the store gets a comment.
+    /// Writes a comment to a connection that waits for the store.
     pub(crate) fn comment(&mut self, id: ConnectionId) {
         if let Some(conn) = self.state.conns.get_mut(&id) {
             sse::write_keep_alive(conn.own());
@@ -367,7 +367,7 @@ impl Change<'_> {
         }
     }
 
-    /// The process is going away: who waits for a look-up is told when to come back.
+    /// The process is going away: clients that wait for a look-up are told when to come back.
     pub(crate) fn drain_seeks(&mut self) {
         let seeks = self.state.conns.iter_mut().filter_map(|(id, conn)| Some((*id, conn.seek()?.position)));
         let mut seeks: Vec<_> = seeks.collect();
@@ -383,13 +383,13 @@ impl Change<'_> {
     }
 }
 
-/// Whether a log is of the kind of stream that a cursor says it is. Its machine is made by that, and a client that knows a
-/// name of the log can say another.
+/// Whether a log is of the kind of stream that a cursor says it is. The machine of the stream is made for that kind,
+/// and a client that knows the log's name can claim another kind.
 fn is_of(origin: &Origin, is_standalone: bool, requests: &[RequestId]) -> bool {
     if is_standalone {
         return *origin == Origin::Standalone;
     }
-    // Empty where the store does not keep it.
+    // `requests` is empty if the store does not keep them.
     match origin {
         Origin::Standalone => requests.is_empty(),
         Origin::Request(request) => requests.is_empty() || requests.contains(request),

@@ -1,4 +1,4 @@
-//! What a connection is given while it is open, and how it goes.
+//! What a connection is given while it is open, and how it is forgotten.
 
 use crate::Ms;
 use crate::engine::connections::conn::Phase;
@@ -21,7 +21,7 @@ impl Cell {
             end: Some(CloseReason::Superseded),
             wait_until: now,
         };
-        // Without the connection: fenced, or its session ended, and it was told before.
+        // The connection does not exist any more: it was fenced or its session has ended, and it was told so before.
         self.change_or(over(Ms(0)), |change| change.poll(id, max_bytes).unwrap_or_else(|| over(change.now)))
     }
 
@@ -41,8 +41,9 @@ impl Cell {
         self.let_go();
     }
 
-    /// A session of another process that has no connection and relays nothing is forgotten, when the logs that its owner left have their
-    /// ends: a client whose connections are sent away each time would never get one otherwise.
+    /// Forgets the view of another process's session if it has no connection and relays nothing, once the logs that the
+    /// owner left have their ends. If it did not wait for these ends, a client whose connections are sent away each
+    /// time would never get one.
     pub(crate) fn let_go(&self) {
         let is_over = |cell: &Self| {
             let state = lock(&cell.state);
@@ -64,11 +65,11 @@ impl Change<'_> {
         self.gather(id);
         let nonce = self.state.conns.get(&id)?.nonce;
         let stream = self.state.session.stream(nonce).map_or(Ms::NEVER, Stream::deadline);
-        // It may be the store that is waited for.
+        // The connection may wait for the store, not for the stream.
         let wait_until = stream.min(self.state.timers.next());
         let conn = self.state.conns.get_mut(&id)?;
         conn.awake = false;
-        // One that ends before anybody knows how it starts has nothing to say.
+        // If the connection ends before it is known how its answer starts, the answer is empty.
         let head = conn.head.filter(|_| conn.gathers.is_none()).or_else(|| conn.end().map(|_| AnswerHead::EMPTY));
         let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end: conn.end(), wait_until };
         if let Some(why) = poll.end {
@@ -77,7 +78,7 @@ impl Change<'_> {
         Some(poll)
     }
 
-    /// Lets a connection that can take more have what is there.
+    /// Gives a connection that can take more what there is.
     pub(crate) fn read_on(&mut self, id: ConnectionId) {
         while let Some(conn) = self.state.conns.get(&id)
             && conn.outbox.is_empty()
@@ -87,7 +88,8 @@ impl Change<'_> {
             self.input(nonce, Input::Ready { conn: id });
             self.perform();
             let touched = self.effects.touched.len();
-            // What was written for it the caller hands over. Where nothing was, it was woken for something else.
+            // The caller hands over what was written, so no wake-up is needed for it. If nothing was written, the
+            // wake-up was for something else: look once more.
             self.effects.touched.retain(|touched| *touched != id);
             if self.effects.touched.len() == touched {
                 return;
@@ -109,7 +111,8 @@ impl Change<'_> {
             out.retry_ms = Some(retry_ms);
         }
         if let (Frame::Priming { retry_ms, .. }, Some(told_ms)) = (&frame, told_ms) {
-            // It has its position already; the stream's own delay may be another than it was told.
+            // The client has its position already. The stream's own delay may differ from the one that the client was
+            // told.
             if told_ms != *retry_ms {
                 sse::write_retry(out.own(), *retry_ms);
             }

@@ -13,11 +13,11 @@ impl Engine {
         Refusal::steered(body, requested)
     }
 
-    /// Notes that a request of such a revision is left to the SDK. The first one is a warning: its users believe that
-    /// their calls can be resumed.
+    /// Notes that a request of such a revision is left to the SDK. The first one is logged as a warning, because its
+    /// users believe that their calls can be resumed.
     pub fn left_to_sdk(&self, requested: &str) {
         if Revision::parse(requested).is_none_or(|revision| revision.rules().resumable) {
-            // The SDK refuses what nobody knows.
+            // Not such a revision. The SDK refuses one that is not known.
             return;
         }
         if self.0.counters.requests_unresumable.fetch_add(1, Ordering::Relaxed) == 0 {

@@ -1,4 +1,4 @@
-//! What the machines append to their logs, and what becomes of it where the store refuses.
+//! What the machines append to their logs, and what happens if the store refuses it.
 
 use std::cell::RefCell;
 
@@ -26,7 +26,7 @@ impl Change<'_> {
         let Some(stream) = self.state.session.stream(nonce) else { return };
         let mut chain = stream.chain;
         let events = stream.machine.asked();
-        // A thread that ends has none.
+        // A thread that is ending has no buffer.
         let mut scratch = SCRATCH.try_with(RefCell::take).unwrap_or_default();
         let mut stored = Vec::with_capacity(events.len());
         for (seq, event) in (first..).zip(events) {
@@ -56,7 +56,7 @@ impl Change<'_> {
 
     /// An append without anything, at the end of the stream's log.
     fn empty_append(&self, stream: &Stream, first: Seq) -> Append {
-        // Nobody asks for it where the logs are gone with the process.
+        // If the logs are gone with the process, nobody asks for `about`.
         let is_kept = first == 1 && self.cell.shared.store.outlives_process();
         Append {
             first,

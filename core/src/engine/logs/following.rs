@@ -1,9 +1,9 @@
 //! Streams that another process writes: the log is followed while somebody reads it here.
 //!
-//! It is the same machine; its head is moved by what the store tells instead of by its own appends.
-//! The store is asked again and again, so a hint that is lost delays but never harms.
+//! The machine is the same, but its head is moved by what the store tells, not by its own appends. The store is asked
+//! again and again, so a hint that is lost delays but never harms.
 //!
-//! Readers are given the end that the log has, and no other. Where the session's owner seems to be gone, this process
+//! Readers are given the end that the log has, and no other. If the session's owner seems to be gone, this process
 //! takes the session over, ends what runs and lets the session go: see [`heirs`](crate::engine::sessions::heirs).
 
 use crate::engine::connections::conn::PAGE_BYTES;
@@ -16,16 +16,16 @@ use crate::session::{SynthesizedEnd, stream_end};
 use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, Input, Seq};
 
-/// Pause between two looks at a log that is followed. Hints come before: this is for those that are lost,
-/// and for owners that give no sign any more.
+/// Pause between two looks at a log that is followed. Hints come sooner: the looks are for hints that are lost, and for
+/// owners that give no sign any more.
 pub(crate) const FOLLOW_MS: u64 = 1_000;
 /// Events that a look brings along.
 const LOOK_EVENTS: usize = 256;
 
 impl Change<'_> {
-    /// From now on the stream, whose machine was just made from this page, is followed if it has to be.
+    /// From now on the stream is followed. Its machine was just made.
     pub(crate) fn follow(&mut self, nonce: StreamNonce, requests: Vec<RequestId>) {
-        // Looked at again at once: there were no hints yet when it was looked at.
+        // The log is looked at again at once: there were no hints yet when it was looked at before.
         self.state.followed.insert(nonce, requests);
         self.state.timers.set(Reason::Look(nonce), self.now);
         self.watch(nonce);
@@ -35,7 +35,7 @@ impl Change<'_> {
     pub(crate) fn look_at_log(&mut self, nonce: StreamNonce) {
         let after = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.reads_after());
         let is_followed = self.state.followed.contains_key(&nonce);
-        // Who writes the log knows its events.
+        // A process that writes the log knows its events.
         let events = if is_followed { LOOK_EVENTS } else { 0 };
         let limit = ReadLimit { up_to: Seq::MAX, events, bytes: PAGE_BYTES };
         let ticket = self.cell.ticket(nonce, Operation::Look(after));
@@ -48,7 +48,7 @@ impl Change<'_> {
         }
     }
 
-    /// A look has told what the log is like, or could not.
+    /// A look has shown the state of the log, or could not.
     pub(crate) fn looked(&mut self, ticket: &Ticket, result: Result<(Seq, LogPage), StoreError>) {
         let Ticket { nonce, number, .. } = *ticket;
         if self.state.relays.is_looked_at(nonce) {
@@ -68,14 +68,14 @@ impl Change<'_> {
         if found.as_ref().is_some_and(|(_, page)| self.is_taken_over(page)) {
             return;
         }
-        // First: a reader that is fenced gets nothing of what the log has besides (I4).
+        // First, because a reader that is fenced must get nothing more of the log (I4).
         self.note_readers(nonce, number, Some(found.as_ref().map_or(0, |(_, page)| page.readers)));
         if self.state.followed.contains_key(&nonce) {
             self.catch_up(nonce, found);
         }
     }
 
-    /// Gives the machine of a stream that is followed what its log has got.
+    /// Gives the machine of a stream that is followed what is new in its log.
     pub(crate) fn catch_up(&mut self, nonce: StreamNonce, found: Option<(Seq, LogPage)>) {
         if let Some((_, page)) = &found {
             self.saw_owner(page.owner);
@@ -130,7 +130,7 @@ impl Change<'_> {
         }
     }
 
-    /// It is time to look at a log. One of another process that nobody reads any more is let go of.
+    /// It is time to look at a log. A log of another process that nobody reads here any more is let go of.
     pub(crate) fn look_or_let_go(&mut self, nonce: StreamNonce) {
         let is_followed = self.state.followed.contains_key(&nonce);
         let is_read = self.state.session.stream(nonce).is_some_and(|stream| stream.machine.has_readers());

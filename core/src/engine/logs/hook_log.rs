@@ -1,9 +1,9 @@
 //! Our stores behind the event store hooks of the SDKs, for servers that keep the SDK's own transport.
 //!
-//! Such a transport names a stream, stores a message, and asks for what came after an id. It tells of no
-//! session, and two sessions may give two streams one name; so the host says a scope where it knows one,
-//! and every stream gets a log under an unguessable name, which its ids carry. An id is all that finds it
-//! again, in this process or in the next one.
+//! Such a transport names a stream, stores a message, and asks for what came after an id. It does not say which session
+//! it serves, and two sessions may give their streams the same name. So the host gives a scope if it knows one, and
+//! every stream gets a log under an unguessable name, which its ids carry. Only such an id finds the log again, in this
+//! process or in the next one.
 
 use crate::engine::{Engine, EngineError, Shared, lock};
 use crate::protocol::{EventId, IdEncoder, Origin, StreamNonce};
@@ -17,9 +17,9 @@ use crate::sync::{Arc, Mutex, Weak};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 
-/// Several processes may write the logs of one scope, each its own logs: they are one owner.
+/// Several processes may write logs of one scope, each its own logs: together they count as one owner.
 const EPOCH: Epoch = Epoch { number: 1, salt: 0 };
-/// Streams that are remembered at once. One that was forgotten goes on in another log.
+/// Streams that are remembered at once. A stream that was forgotten goes on in another log.
 const MAX_STREAMS: usize = 10_000;
 /// Events of one page.
 const PAGE_EVENTS: usize = 1_024;
@@ -28,7 +28,7 @@ const PAGE_BYTES: usize = 1 << 20;
 
 /// Takes the id of a stored message.
 pub type OnStored = Box<dyn FnOnce(Result<String, StoreError>) + Send>;
-/// Takes what came after an id; none when the id means nothing here, or what it means is not all there.
+/// Takes what came after an id. None if the id means nothing here, or if not everything after it is there.
 pub type OnReplayed = Box<dyn FnOnce(Result<Option<HookReplay>, StoreError>) + Send>;
 
 /// The messages of a stream after an id.
@@ -42,8 +42,8 @@ pub struct HookReplay {
 
 /// Keeps the messages of an SDK's own transport in the engine's store.
 ///
-/// Callbacks come on any thread, at once or later, and exactly once unless the store never answers: bound
-/// them with the engine's `store_timeout_ms`.
+/// Callbacks come on any thread, at once or later, and exactly once unless the store never answers. So the host has to
+/// bound its wait for them, with the engine's `store_timeout_ms`.
 #[derive(Clone)]
 pub struct HookLog(Arc<Hooked>);
 
@@ -75,9 +75,9 @@ struct Message {
     payload: Bytes,
     /// None once its sender was told.
     done: Option<OnStored>,
-    /// Its log was gone before: it is the second try, in another one.
+    /// The log of the first try was gone: this is the second try, in another log.
     again: bool,
-    /// A try of it has no answer, so it may be stored: it is asked for again, unchanged, before what follows.
+    /// A try has no answer, so the message may be stored. It is asked for again, unchanged, before what follows it.
     is_unsure: bool,
 }
 
@@ -87,9 +87,9 @@ struct Stream {
     head: Seq,
     chain: Chain,
     queue: VecDeque<Message>,
-    /// The store is at its next message.
+    /// The store is working on the next message.
     busy: bool,
-    /// Its only message has failed and may be stored all the same: it is tried again with the next one.
+    /// The only message has failed, but may be stored all the same. It is tried again when the next one comes.
     pauses: bool,
     used: u64,
 }
@@ -129,7 +129,7 @@ fn may_be_stored(error: &StoreError, is_unsure: bool) -> bool {
     }
 }
 
-/// Which session of the store holds a scope. No session id has a blank in it.
+/// Which session of the store holds a scope. No real session has this name, because no session id has a blank in it.
 fn session_of(scope: &str) -> Arc<str> {
     session_name(&format!("hook {scope}"))
 }
@@ -164,9 +164,9 @@ impl Engine {
 }
 
 impl HookLog {
-    /// Stores a message of the stream that the SDK calls `stream`. An empty payload is a position without a
-    /// message, as primings are. Nothing is stored behind an [`EventKind::Terminal`]: what comes all the same
-    /// begins another log.
+    /// Stores a message of the stream that the SDK calls `stream`. An empty payload is a position without a message,
+    /// like a priming. Nothing is stored after an [`EventKind::Terminal`]: a message that comes all the same begins
+    /// another log.
     ///
     /// `done` gets the id: visible ASCII, at most 60 characters.
     pub fn store(&self, scope: &str, stream: &str, kind: EventKind, payload: Bytes, done: OnStored) {
@@ -190,8 +190,8 @@ impl HookLog {
         hooked.pump(&place);
     }
 
-    /// Tells what a scope holds after an id. The whole rest of the stream, or nothing: what was trimmed away
-    /// in between makes the id one that means nothing (I8).
+    /// Gives what a scope holds after an id: the whole rest of the stream, or nothing. If something in between was
+    /// trimmed away, the id means nothing any more (I8).
     pub fn replay(&self, scope: &str, after: &str, done: OnReplayed) {
         if self.0.shared.is_forked() {
             return done(Err(forked()));
@@ -280,7 +280,7 @@ impl Hooked {
             let store = &self.shared.store;
             if append.first == 1 {
                 let hold = Hold { epoch: EPOCH, seen: None, record: Some(SessionRecord::default()) };
-                // Where that goes wrong, the append does, too.
+                // If this fails, the append fails, too.
                 let _ = store.hold(&key.session, &hold, &self.ticket(key.nonce, Operation::Hold, self.shared.number()));
             }
             let ticket = self.ticket(key.nonce, Operation::Append, number);
@@ -297,7 +297,7 @@ impl Hooked {
             Waiting::Appending(place, chain, message) => {
                 let nonce = self.shared.nonce();
                 let Some(log) = state.streams.get_mut(&place) else {
-                    // Its scope was dropped meanwhile.
+                    // The scope was dropped meanwhile.
                     drop(state);
                     if let Some(done) = message.done {
                         done(Err(StoreError::Gone));
@@ -306,7 +306,7 @@ impl Hooked {
                 };
                 log.busy = false;
                 let told = match result {
-                    // The log had its end, or the store lost it: the message begins another one.
+                    // The log had its end, or the store lost it: the message begins another log.
                     Err(StoreError::Gone | StoreError::RolledBack) if !message.again => {
                         let (queue, used) = (std::mem::take(&mut log.queue), log.used);
                         *log = Stream { queue, used, ..Stream::new(&place.0, nonce) };
@@ -407,7 +407,7 @@ impl Hooked {
         match page {
             Ok(page) => self.take_page(replay, page),
             Err(error) => {
-                // A log that retention took meanwhile is one that is not known.
+                // If retention has removed the log meanwhile, the id counts as not known.
                 (replay.done)(if error == StoreError::Gone { Ok(None) } else { Err(error) });
                 None
             }

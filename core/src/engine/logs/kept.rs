@@ -1,4 +1,4 @@
-//! What stores confirmed lately, for one that loses it in a failover.
+//! Appends that the store confirmed lately, in case it loses them in a failover.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,9 @@ use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::store::Append;
 
-/// How long is kept what a store may lose, in milliseconds: longer than a failover takes.
+/// How long things are kept that a store may lose, in milliseconds: longer than a failover takes.
 pub(crate) const KEPT_MS: u64 = 60_000;
-/// Bytes of what an engine keeps so.
+/// How many bytes of appends an engine keeps.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// A stream, with the number of its session.
@@ -30,7 +30,7 @@ impl Kept {
         self.appends.insert(key, (now, append));
     }
 
-    /// Forgets what is kept for too long, or is too much. A log whose time is over is not to come back.
+    /// Forgets what has been kept for too long, or is too much. A log whose retention is over must not come back.
     pub(crate) fn trim(&mut self, now: Ms, retention_ms: u64) {
         let kept_ms = KEPT_MS.min(retention_ms);
         while let Some((at, key)) = self.by_time.first().copied() {

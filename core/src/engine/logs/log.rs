@@ -1,4 +1,4 @@
-//! What is known of a log, beside what its machine knows: what is being written to it, and who reads it elsewhere.
+//! What is known of a log, besides what its machine knows: what is being written to it, and who reads it elsewhere.
 
 use std::collections::HashMap;
 
@@ -16,17 +16,18 @@ pub(crate) type Written = Vec<RunningLog>;
 pub(crate) enum Write {
     /// What the store keeps of the session, or whose it is.
     Hold(Hold),
-    /// Whose it is already, to hear which of its logs have no end; with the streams that have none, and what is stored of them.
+    /// The same owner again, to hear which of the session's logs have no end. With the streams that have no end here,
+    /// and the last position that is stored of each.
     Stock(Hold, HashMap<StreamNonce, Option<Seq>>),
     Append(Append),
-    /// The last append that was confirmed, which the store has lost; and what is to be written behind it.
+    /// The last append that was confirmed, which the store has lost, and what has to be written after it.
     Again(Append, Option<Box<Self>>),
-    /// The end of a log, of which no machine waits to hear.
+    /// The end of a log, with no machine that waits for the outcome.
     End(Append),
 }
 
 impl Write {
-    /// The end that it gives a log.
+    /// The end that this write gives a log, if it gives one.
     pub(crate) fn end(&self) -> Option<&Bytes> {
         match self {
             Self::End(append) => append.end.as_ref(),
@@ -43,14 +44,14 @@ pub(crate) struct Writing {
     pub(crate) since: Ms,
     /// The number of the first try.
     pub(crate) first: u64,
-    /// None in a pause.
+    /// None during the pause between two tries.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) pauses: usize,
-    /// It may be done: a try has no answer.
+    /// The write may be done: a try has no answer.
     pub(crate) is_unsure: bool,
-    /// Its time is over, and the senders that waited were told.
+    /// Its time is over, and the senders that waited were told so.
     pub(crate) is_overdue: bool,
-    /// The store may have been set back since it was asked: an answer may be older than that.
+    /// The store may have been set back since it was asked: its answer may be from before that.
     pub(crate) is_suspect: bool,
 }
 
@@ -59,9 +60,10 @@ pub(crate) struct Writing {
 pub(crate) struct Watched {
     /// How many readers are known of.
     pub(crate) readers: u64,
-    /// When the last reader that is here was counted, among the numbers of what the store is asked.
+    /// When the last reader here was counted: a number in the order of the questions to the store.
     pub(crate) counted: u64,
-    /// The last of them may be one from here that got no answer: it takes the stream from nobody.
+    /// The last reader that was counted may be one from here that got no answer. Such a reader takes the stream from
+    /// nobody.
     pub(crate) is_unsure: bool,
     /// The log is looked at because of a hint.
     pub(crate) asking: bool,

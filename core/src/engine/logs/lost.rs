@@ -1,8 +1,9 @@
 //! Logs that the store lost, of sessions that are owned here: a failover took the last of what it had confirmed.
 //!
-//! The next append to a log finds out. What nobody appends to any more is found by taking stock: the store says which logs
-//! of the session have no end, and one that has no end and no machine has lost it. The last append of each log is kept for a
-//! while, and asked for again. Where the store lost more, the stream gets another end, so that no reader waits for ever.
+//! The next append to a log finds the loss. If nobody appends to a log any more, taking stock finds it: the store says
+//! which logs of the session have no end, and a log that has neither an end nor a machine has lost its end. The last
+//! append of each log is kept for a while, and written again. If the store lost more than that, the stream gets another
+//! end, so that no reader waits for ever.
 
 use std::collections::HashMap;
 
@@ -24,9 +25,9 @@ fn is_running(state: &State, nonce: StreamNonce) -> bool {
 }
 
 impl Cell {
-    /// The store has confirmed this.
+    /// Keeps an append that the store has confirmed.
     pub(crate) fn keep(&self, now: Ms, nonce: StreamNonce, append: Append) {
-        // Any other would be taken also by a log that lacks what is before it.
+        // An append without a position is not kept: even a log that lacks what comes before would take it.
         let has_position = append.first == 1 || !append.events.is_empty() || append.end.is_some();
         if has_position && self.shared.store.outlives_process() && !self.is_elsewhere() {
             let mut kept = lock(&self.shared.kept);
@@ -37,21 +38,21 @@ impl Cell {
 }
 
 impl Change<'_> {
-    /// Asks again for the last append that was confirmed, where the store has lost it, and for `next` behind it. False where
-    /// nothing is kept.
+    /// Writes the last confirmed append again, because the store has lost it, and `next` after it. False if nothing is
+    /// kept.
     pub(crate) fn append_again(&mut self, nonce: StreamNonce, next: Option<Write>) -> bool {
         let Some(append) = lock(&self.cell.shared.kept).remove((self.cell.number, nonce)) else { return false };
         if next.is_some() {
-            // It may have lost what it knew of the session, and other logs, too.
+            // The store may have lost what it knew of the session, and other logs, too.
             (self.state.facts_put, self.state.wants_stock) = (None, true);
         }
         self.put(nonce, self.state.epoch, Write::Again(append, next.map(Box::new)));
         true
     }
 
-    /// Asks the store what it has of the session, where it may have been set back.
+    /// Asks the store what it has of the session, if it may have been set back.
     pub(crate) fn take_stock(&mut self) {
-        // What is being taken has no machine yet, and is not lost.
+        // A message that is being taken has no machine yet, but is not lost.
         let is_unclear = self.state.inbox.is_unclear();
         let is_asked = self.state.facts_put.is_none() || self.state.writing.contains_key(&SESSION) || is_unclear;
         if !self.state.wants_stock || is_asked || self.state.session.has_ended() {
@@ -78,7 +79,7 @@ impl Change<'_> {
         let logs = match result {
             Ok(logs) => logs,
             Err(StoreError::Gone) => {
-                // Not even the session is there.
+                // The store does not even have the session.
                 self.state.facts_put = None;
                 Vec::new()
             }
@@ -90,14 +91,14 @@ impl Change<'_> {
         let mut logs: HashMap<_, _> = logs.into_iter().map(|log| (log.nonce, log)).collect();
         for (nonce, stored) in running {
             let head = logs.remove(&nonce).map(|log| log.head);
-            // None is less than any position. What is being written finds out by itself.
+            // `None` is less than any position. A log that is being written finds the loss by itself.
             let is_lost = is_running(self.state, nonce) && head < stored && !self.state.writing.contains_key(&nonce);
             if is_lost && !self.append_again(nonce, None) {
                 self.log_lost(nonce, &StoreError::RolledBack);
             }
         }
         let kept = lock(&self.cell.shared.kept).of(self.cell.number);
-        // What is being written finds out by itself.
+        // A log that is being written finds the loss by itself.
         logs.retain(|nonce, _| {
             let is_awaited = self.state.writing.contains_key(nonce) || self.state.inbox.has(*nonce);
             !is_awaited && !is_running(self.state, *nonce)
@@ -111,7 +112,7 @@ impl Change<'_> {
         }
         let missing = kept.into_iter().filter(|(nonce, append)| append.first == 1 && !logs.contains_key(nonce));
         for (nonce, append) in missing {
-            // It may be there, with its end: then this changes nothing.
+            // The log may be there, with its end: then this changes nothing.
             if !is_running(self.state, nonce) && !self.state.writing.contains_key(&nonce) {
                 self.put(nonce, self.state.epoch, Write::End(append));
             }
@@ -120,13 +121,13 @@ impl Change<'_> {
 
     /// The store has no log, or another one than it had, for a stream that is written here.
     ///
-    /// Nothing can follow events that are lost: their stream's requests get an end. The standalone stream begins anew under
-    /// another name, so that every cursor into the old one is one that is not known.
+    /// Nothing can follow events that are lost, so the requests of their stream get an end. The standalone stream
+    /// begins anew under another name, so that no cursor into the old one is known any more.
     pub(crate) fn log_lost(&mut self, nonce: StreamNonce, error: &StoreError) {
         Counters::add(&self.cell.shared.counters.logs_lost, 1);
         log_later!(self, ERROR, [stream = nonce.hex()], %stream,
             "the event store lost events that it had stored; the stream ends");
-        // It may have lost what it knew of the session, too.
+        // The store may have lost what it knew of the session, too.
         self.state.facts_put = None;
         lock(&self.cell.shared.kept).remove((self.cell.number, nonce));
         if self.state.session.standalone() != Some(nonce) {

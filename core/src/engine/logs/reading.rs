@@ -20,7 +20,7 @@ impl Change<'_> {
             self.input(nonce, Input::Page { conn, page });
             return;
         }
-        // A page that is larger than what a connection may carry would make nothing of that bound.
+        // A page must not be larger than what a connection may carry: that bound would mean nothing.
         let bytes = match self.cell.shared.options.pacing.max_connection_bytes {
             0 => bytes,
             max => bytes.min(usize::try_from(max).unwrap_or(usize::MAX)),

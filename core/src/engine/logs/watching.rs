@@ -1,4 +1,4 @@
-//! What other processes do to the streams of a session: the store hints, a look at the log tells.
+//! What other processes do to the streams of a session: the store gives hints, and a look at the log tells.
 //!
 //! A stream whose writer is here is watched, too: a client that comes back may land on another process. Its reader
 //! counts there when it [attaches](crate::store::EventStore::attach), and the connection here is fenced (I4). Every
@@ -67,7 +67,7 @@ impl Cell {
 }
 
 impl Change<'_> {
-    /// From now on hints tell of what other processes do to the stream.
+    /// From now on the store gives hints of what other processes do to the stream.
     pub(crate) fn watch(&mut self, nonce: StreamNonce) {
         if !self.cell.shared.store.outlives_process() {
             return;
@@ -90,7 +90,7 @@ impl Change<'_> {
         }
     }
 
-    /// A reader that is here has its number, or got none.
+    /// The store has counted a reader that is here, or gave no number.
     pub(crate) fn counted(&mut self, nonce: StreamNonce, readers: Option<u64>) {
         let is_counting = self.state.is_counting(nonce);
         let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
@@ -105,28 +105,30 @@ impl Change<'_> {
         }
     }
 
-    /// A look with this number has told how many readers there were; none when it could not. Whether one elsewhere has taken
-    /// the stream. The log is looked at again when another hint came meanwhile.
+    /// The look with the number `asked` has told how many readers were counted; none if it could not. If a reader
+    /// elsewhere has taken the stream, the connection here ends. If another hint came meanwhile, the log is looked at
+    /// again.
     pub(crate) fn note_readers(&mut self, nonce: StreamNonce, asked: u64, readers: Option<u64>) {
         let is_counting = self.state.is_counting(nonce);
         let Some(watched) = self.state.watched.get_mut(&nonce) else { return };
         watched.asking = false;
-        // What a look told of the time before does not count any more.
+        // If a reader here was counted since the look began, what the look told of the time before does not count any
+        // more.
         let readers = readers.filter(|readers| asked > watched.counted || *readers >= watched.readers);
         let is_taken = readers.is_some_and(|readers| readers > watched.readers);
         if is_taken && is_counting {
-            // Whose reader is the newer one is known when ours has its number.
+            // Which reader is the newer one is known only when ours has its number.
             watched.again = true;
             return;
         }
-        // Less than before where the store was set back.
+        // The number is smaller than before if the store was set back.
         watched.readers = readers.unwrap_or(watched.readers);
         let again = !is_counting && std::mem::take(&mut watched.again);
         watched.asking = again;
         let is_taken = is_taken && !watched.is_unsure;
         watched.is_unsure &= again || readers.is_none();
         if is_taken {
-            // Its client is there (O8).
+            // The client is connected there, which is a sign of it (O8).
             self.state.session.contact(self.now);
             Counters::add(&self.cell.shared.counters.takeovers_elsewhere, 1);
             self.input(nonce, Input::Taken);

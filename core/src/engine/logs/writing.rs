@@ -1,9 +1,9 @@
 //! What is written. Each append is asked for until the store has answered.
 //!
-//! The same append a second time changes nothing (rule 2 of stores). So what gets no answer in time is called off and asked
-//! for again, unchanged, until the log says yes or no: nothing is lost in between, and nothing comes twice. Senders that
-//! wait are told after `store_timeout_ms` that their events are not stored yet. A store that makes the event ids is not asked
-//! twice: with it, what has no answer in time has failed.
+//! The same append a second time changes nothing (rule 2 of stores). So an append that gets no answer in time is called
+//! off and asked for again, unchanged, until the log says yes or no: nothing is lost in between, and nothing comes
+//! twice. Senders that wait are told after `store_timeout_ms` that their events are not stored yet. A store that makes
+//! the event ids is not asked twice: with it, an append that has no answer in time has failed.
 
 use bytes::Bytes;
 
@@ -19,7 +19,7 @@ use crate::session::Step;
 use crate::store::{Answer, Append, Epoch, Operation, StoreError, Ticket};
 use crate::stream::{Chain, Input, Output, Page};
 
-/// Pauses before a store that gave up by itself is asked again, in milliseconds.
+/// Pauses before a store that has given up by itself is asked again, in milliseconds.
 const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
 
 impl State {
@@ -28,8 +28,8 @@ impl State {
         self.writing.get(&nonce).is_some_and(|writing| writing.is_overdue)
     }
 
-    /// The store may have been set back: what it has of the session is to be looked at, now and when it has answered what it
-    /// was asked before.
+    /// The store may have been set back. So it is asked what it has of the session: now, and again when it has answered
+    /// what it was asked before.
     pub(crate) fn doubt_store(&mut self) {
         self.wants_stock = true;
         self.writing.values_mut().for_each(|writing| writing.is_suspect = true);
@@ -63,7 +63,8 @@ impl Cell {
         self.ticket(nonce, if nonce == SESSION { Operation::Hold } else { Operation::Append })
     }
 
-    /// Whether a try without an answer is the last. An heir looks at the log again, which tells more.
+    /// Whether a try without an answer is the last one. An heir does not try again: it looks at the log, which tells
+    /// more.
     fn is_asked_once(&self) -> bool {
         self.shared.store.own_ids().is_some() || self.is_elsewhere()
     }
@@ -92,7 +93,7 @@ impl Change<'_> {
         }
     }
 
-    /// The store was asked, and has answered or will.
+    /// The store was asked, and has answered or will answer.
     fn tried(&mut self, nonce: StreamNonce, answer: Answer<Written>, due: Ms) {
         match answer {
             Answer::Now(result) => self.answered(nonce, result),
@@ -103,7 +104,7 @@ impl Change<'_> {
         }
     }
 
-    /// The store answers late. That a try is done which was called off is as good as if it was answered in time.
+    /// The store answers late. If a try that was called off is done all the same, that is as good as an answer in time.
     pub(crate) fn write_answered(&mut self, ticket: &Ticket, result: Result<Written, StoreError>) {
         let Ticket { nonce, number, .. } = *ticket;
         let writing = self.state.writing.get_mut(&nonce).filter(|writing| writing.first <= number);
@@ -129,7 +130,7 @@ impl Change<'_> {
         writing.is_unsure |= matches!(result, Err(StoreError::TimedOut { .. }));
         let asks_again = match (&result, &writing.write) {
             (Err(StoreError::TimedOut { .. }), _) => true,
-            // Only the log itself can tell what became of a try before.
+            // Only the log itself can tell what became of an earlier try.
             (Err(StoreError::Failed(_)), Write::Append(_)) => writing.is_unsure,
             (Err(StoreError::Failed(_)), _) => true,
             (Err(StoreError::Fenced), _) if may_be_forgotten && nonce != SESSION => {
@@ -184,7 +185,7 @@ impl Change<'_> {
         self.tried(nonce, answer, due);
     }
 
-    /// It is known what became of a write.
+    /// Takes what became of a write.
     fn written(&mut self, nonce: StreamNonce, (epoch, write): (Epoch, Write), result: Result<Written, StoreError>) {
         if matches!(result, Err(StoreError::Fenced)) && !self.cell.is_elsewhere() {
             let is_certain = matches!(write, Write::Stock(..)) || !self.may_be_forgotten();
@@ -219,7 +220,7 @@ impl Change<'_> {
                         self.log_lost(nonce, error);
                     }
                     match next {
-                        // What is refused behind it is not asked for once more.
+                        // If `next` is refused, it is not asked for once more.
                         Some(next) => self.put(nonce, epoch, next),
                         None if result.is_ok() => self.cell.keep(self.now, nonce, append),
                         None => {}
@@ -257,8 +258,8 @@ impl Change<'_> {
         }
     }
 
-    /// What was just stored need not be read back for a reader that waited for it, as far as a page has room. That it waited
-    /// the steps from `before` on tell.
+    /// What was just stored need not be read back for a reader that waited for it, if it fits in a page. The steps from
+    /// `before` on show whether a reader waited.
     fn pass_on(&mut self, nonce: StreamNonce, append: &Append, before: usize) {
         let State { session, conns, .. } = &mut *self.state;
         let Some(machine) = session.stream(nonce).map(|stream| &stream.machine) else { return };
@@ -266,7 +267,7 @@ impl Change<'_> {
             (of, Output::Wake { conn }) if *of == nonce => Some(*conn),
             _ => None,
         };
-        // A store that makes the ids has other frames.
+        // A store that makes the ids has frames of its own.
         let is_next = machine.reads_after() + 1 == append.first && self.cell.shared.store.own_ids().is_none();
         let reader =
             self.steps[before..].iter().find_map(woken).filter(|conn| is_next && machine.connection() == Some(*conn));

@@ -47,7 +47,7 @@ impl Cell {
             if places.has(self.number) {
                 return Ok(());
             }
-            // An end that comes from now on waits for the lock of the places, and frees this one.
+            // If the session ends from now on, that waits for the lock of the places, and then frees this place.
             let principal = self.principal_while_open()?;
             let look = |number, known| shared.cell(number).map_or(Standing::HasEnded, |cell| cell.standing(known, now));
             let taken = places.take(self.number, principal, now, &shared.options, look);
@@ -75,7 +75,7 @@ impl Cell {
         }
     }
 
-    /// Its place is free for another session.
+    /// Frees the session's place for another session.
     pub(crate) fn leave_place(&self) {
         lock(&self.shared.places).leave(self.number);
         self.has_place.store(false, Ordering::Relaxed);
@@ -105,8 +105,8 @@ impl Cell {
         if session.has_ended() { Err(EngineError::SessionEnded) } else { Ok(session.principal().map(Into::into)) }
     }
 
-    /// Looks whether the session gives way to a newer one. If it does, nothing opens in it any more, and the caller ends
-    /// it. `known` is what the caller knows of its last contact.
+    /// Looks whether the session gives way to a newer one. If it does, nothing opens in it any more, and the caller
+    /// ends it. `known` is the last contact that the caller knows of.
     fn standing(&self, known: Ms, now: Ms) -> Standing {
         let max_detached_ms = self.shared.options.max_detached_ms;
         let mut state = lock(&self.state);
@@ -118,7 +118,7 @@ impl Cell {
             state.is_ending = true;
             Standing::GivesWay
         } else {
-            // One that lives elsewhere is here only while somebody reads it.
+            // A session that lives elsewhere is here only while somebody reads it.
             Standing::IsInUse
         }
     }

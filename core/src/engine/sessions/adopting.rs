@@ -1,4 +1,5 @@
-//! Sessions that this process adopts: their owner is gone, a message waits for it, and the host here has said that it can go on.
+//! Sessions that this process adopts: the owner is gone, a message waits for it, and the host here has said that it can
+//! go on with the session.
 //!
 //! ```text
 //!   offered ──taken over──▶ held ──its record is read──▶ ready ──the host takes it──▶ taken
@@ -6,9 +7,9 @@
 //!      └──── what waited is withdrawn, the session is released
 //! ```
 //!
-//! The view of the session takes it over as an [heir](crate::engine::sessions::heirs) does. The owner is another session of
-//! this engine, as a view has machines that follow logs, and an owner has machines that write them. The view's connections stay
-//! there until they end.
+//! The view of the session takes it over as an [heir](crate::engine::sessions::heirs) does. The new owner is another
+//! session object of this engine, because a view has machines that follow logs, and an owner has machines that write
+//! them. The view's connections stay with the view until they end.
 
 use bytes::Bytes;
 
@@ -35,7 +36,7 @@ const BUILD_MS: u64 = 60_000;
 /// What a view knows of its session's adoption.
 #[derive(Default)]
 pub(crate) struct Adoption {
-    /// Who is told that the session is ready. None where the host adopts no sessions.
+    /// What is woken when the session is ready. None if the host adopts no sessions.
     host: Option<(Arc<dyn Wake>, u64)>,
     held: Option<Held>,
     /// The host has the session.
@@ -46,14 +47,14 @@ pub(crate) struct Adoption {
 struct Held {
     epoch: Epoch,
     running: Vec<RunningLog>,
-    /// What is kept of it, and what its client has told. None until the store has told that.
+    /// What the store keeps of the session, and what its client has told. None until the store has given it.
     record: Option<(SessionRecord, Handshake)>,
     /// Its host wants to take it, and [has to wait](crate::engine::sessions::building).
     is_waiting: bool,
 }
 
 impl Adoption {
-    /// The session is this process's, and its host has yet to take it.
+    /// Whether this process owns the session, and its host has yet to take it.
     pub(crate) fn is_pending(&self) -> bool {
         self.held.is_some()
     }
@@ -62,7 +63,7 @@ impl Adoption {
         self.is_taken
     }
 
-    /// The host adopts sessions.
+    /// Whether the host adopts sessions.
     pub(crate) fn is_offered(&self) -> bool {
         self.host.is_some()
     }
@@ -72,14 +73,15 @@ impl Adoption {
         self.held.as_ref().map(|held| held.epoch)
     }
 
-    /// Who is told that the session is ready.
+    /// What is woken when the session is ready.
     pub(crate) fn host(&self) -> Option<(Arc<dyn Wake>, u64)> {
         self.host.clone()
     }
 }
 
-/// The wake of an [offer](SessionHandle::offer_adoption) for hosts that hold nothing of its session: they are woken once more when
-/// the offer is over, as the session is not looked at here any longer, or a later offer has taken its place.
+/// The wake of an [offer](SessionHandle::offer_adoption), for hosts that do not hold its session. They are woken once
+/// more when the offer is over, because the session is not viewed here any longer, or because a later offer has
+/// replaced it.
 pub struct OfferWake {
     wake: Arc<dyn Wake>,
     key: u64,
@@ -87,7 +89,7 @@ pub struct OfferWake {
 }
 
 impl OfferWake {
-    /// `wake` is told with `key`. The second half is set when the offer is over.
+    /// `wake` is called with `key`. The returned flag is set when the offer is over.
     pub fn new(wake: Arc<dyn Wake>, key: u64) -> (Self, Arc<AtomicBool>) {
         let is_over = Arc::new(AtomicBool::new(false));
         (Self { wake, key, is_over: Arc::clone(&is_over) }, is_over)
@@ -100,7 +102,7 @@ impl Wake for OfferWake {
     }
 }
 
-/// It goes with the view, and when a later offer takes its place.
+/// Dropped together with the view, or when a later offer replaces it.
 impl Drop for OfferWake {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
@@ -108,8 +110,9 @@ impl Drop for OfferWake {
     }
 }
 
-/// A session that this process has from now on. The host builds its server object, gives that the [replay](Self::replay), and
-/// then [accepts](SessionHandle::accept_posted) what waits. Where it cannot, it [refuses](Self::refuse).
+/// A session that this process owns from now on. The host builds its server object, gives it the
+/// [replay](Self::replay), and then [accepts](SessionHandle::accept_posted) what waits. If it cannot, it
+/// [refuses](Self::refuse).
 #[derive(Debug)]
 pub struct Adopted {
     view: Arc<Cell>,
@@ -118,18 +121,18 @@ pub struct Adopted {
 }
 
 impl Adopted {
-    /// The session, as one that was opened here.
+    /// The session, like one that was opened here.
     pub fn session(&self) -> &SessionHandle {
         &self.session
     }
 
-    /// The messages that the server object is given first, in this order: what the client has told that holds for the rest of the
-    /// session. Their answers are [sent](SessionHandle::send) as any other, and go nowhere.
+    /// The messages that the server object is given first, in this order: those of the client that hold for the rest of
+    /// the session. Their answers are [sent](SessionHandle::send) like any other, and go nowhere.
     pub fn replay(&self) -> &[Bytes] {
         &self.replay
     }
 
-    /// The host cannot go on with the session: it is released, and this is the answer to what waits.
+    /// Call this if the host cannot go on with the session. The session is released, and what waits gets this answer.
     pub fn refuse(&self, refusal: &Refusal) {
         self.view.change_or((), |change| change.withdraw_waiting(refusal));
         self.session.release();
@@ -137,8 +140,9 @@ impl Adopted {
 }
 
 impl SessionHandle {
-    /// The host adopts the session of this [view](crate::engine::Engine::look_up_session), should a message come for it when its
-    /// owner is gone. `wake` is told, with `key`, when [`take_adopted`](Self::take_adopted) has something. The last offer counts.
+    /// Offers to adopt the session of this [view](crate::engine::Engine::look_up_session), in case a message comes for
+    /// it when its owner is gone. `wake` is called, with `key`, when [`take_adopted`](Self::take_adopted) has
+    /// something. Only the last offer counts.
     pub fn offer_adoption(&self, wake: Arc<dyn Wake>, key: u64) {
         if self.cell.is_elsewhere() {
             self.cell.change_or((), |change| {
@@ -149,10 +153,11 @@ impl SessionHandle {
         }
     }
 
-    /// The session, once, where this process has it from now on. `wake` and `key` are those of a session that is
-    /// [opened](crate::engine::Engine::open_session). What is not taken in `owner_lost_ms` is released. Where many are gone on with
-    /// at once, `wake` of the [offer](Self::offer_adoption) is told again when it is the turn of this one. The host then has
-    /// a minute until it [accepts](Self::accept_posted).
+    /// Takes the session, once, if this process owns it now. `wake` and `key` are as for a session that is
+    /// [opened](crate::engine::Engine::open_session). A session that is not taken within `owner_lost_ms` is released.
+    /// If many sessions are adopted at once, this one may have to wait: then `wake` of the
+    /// [offer](Self::offer_adoption) is called again when it is its turn. When the host has taken the session, it has a
+    /// minute until it has to [accept](Self::accept_posted) what waits.
     pub fn take_adopted(&self, wake: Arc<dyn Wake>, key: u64) -> Option<Adopted> {
         let view = &self.cell;
         let (held, principal) = view.change_or(None, |change| change.take_held())?;
@@ -183,7 +188,7 @@ impl SessionHandle {
 }
 
 impl Cell {
-    /// A message waits for the session's owner, which may be here.
+    /// A message waits for the session's owner: tells the owner, if it is in this engine.
     pub(crate) fn tell_owner(&self) {
         let owner = lock(&self.shared.sessions).get(&self.name).cloned();
         if let Some(owner) = owner.filter(|owner| !owner.is_elsewhere()) {
@@ -191,7 +196,7 @@ impl Cell {
         }
     }
 
-    /// The host is told once more that the session can be taken, if it can.
+    /// Tells the host once more that the session can be taken, if it waits for that. Returns whether it does.
     pub(crate) fn is_told_again(&self) -> bool {
         self.change(|change| {
             let held = change.state.adoption.held.as_mut();
@@ -201,7 +206,7 @@ impl Cell {
         })
     }
 
-    /// What the session beside this one has written, and who reads that there.
+    /// Takes what the session beside this one has written, and which connections read it there.
     pub(crate) fn hear(&self, written: &[StreamNonce], read: &[(StreamNonce, ConnectionId)]) {
         self.change(|change| {
             written.iter().for_each(|nonce| change.look_because_of_a_hint(*nonce));
@@ -216,7 +221,8 @@ impl Cell {
         });
     }
 
-    /// Whether the session is to be found elsewhere than here: in another process, or in the session that adopted it.
+    /// Whether this is not where the session is found: another process has it, or another session object here has
+    /// adopted it.
     pub(crate) fn is_replaced(&self) -> bool {
         let state = lock(&self.state);
         state.is_fenced || state.adoption.is_taken
@@ -224,13 +230,14 @@ impl Cell {
 }
 
 impl Change<'_> {
-    /// Whether this view takes its session over for its host.
+    /// Whether this view may take its session over for its host.
     pub(crate) fn may_adopt(&self) -> bool {
         let Adoption { host, is_taken, .. } = &self.state.adoption;
         host.is_some() && !is_taken
     }
 
-    /// The session is this process's: its record is read again, as its owner may have changed it since it was looked up.
+    /// This process owns the session now. Its record is read again, because the owner before may have changed it since
+    /// the look-up.
     pub(crate) fn held(&mut self, epoch: Epoch, running: Vec<RunningLog>) {
         self.state.adoption.held = Some(Held { epoch, running, record: None, is_waiting: false });
         self.cell.shared.is_back(&self.cell.name);
@@ -283,7 +290,7 @@ impl Change<'_> {
         self.not_adopted(&self.cell.dialect.wording.not_relayed(NotRelayed::NotBegun));
     }
 
-    /// Another process may take the session.
+    /// The session is not adopted: another process may take it.
     fn not_adopted(&mut self, refusal: &Refusal) {
         let Some(Held { epoch, running, .. }) = self.state.adoption.held.take() else { return };
         self.state.timers.clear(Reason::Adoption);
@@ -292,7 +299,7 @@ impl Change<'_> {
         self.leave_to_others(epoch, &running);
     }
 
-    /// The host took the session, and is not ready.
+    /// Leaves a session that the host has taken and is not ready to serve.
     fn leave_unbuilt(&mut self) {
         if self.state.inbox.is_closed && self.state.is_open() {
             log_later!(self, ERROR, [], "session not adopted: its server was not ready within a minute");
@@ -302,7 +309,7 @@ impl Change<'_> {
         }
     }
 
-    /// The host is ready, or the session ends. Whether it was not ready before.
+    /// The host is ready, or the session ends. Returns whether the host was not ready before.
     pub(crate) fn end_building(&mut self) -> bool {
         let is_over = std::mem::take(&mut self.state.inbox.is_closed);
         if is_over {
@@ -313,7 +320,7 @@ impl Change<'_> {
         is_over
     }
 
-    /// The view goes. The session that its host has not taken is [released](Cell::renounce) with it.
+    /// The view goes. A session that its host has not taken is [released](Cell::renounce) with it.
     pub(crate) fn end_adoption(&mut self) {
         self.cell.renounce(self.state);
         self.state.adoption = Adoption::default();
@@ -332,7 +339,7 @@ impl Change<'_> {
         let held = self.state.adoption.held.take()?;
         self.state.timers.clear(Reason::Adoption);
         self.state.adoption.is_taken = true;
-        // That owner is this process, and known to live.
+        // The owner is this process now, and known to be alive.
         self.wait_for_owner(self.now + BUILD_MS);
         if let Some(standalone) = self.state.session.standalone() {
             self.send_to_owner(standalone);
@@ -340,7 +347,8 @@ impl Change<'_> {
         Some((held, self.state.session.principal().map(Into::into)))
     }
 
-    /// Its client comes back to the session that adopted this one: any stream may end a standalone connection (W-055).
+    /// Lets the client of the standalone stream come back to the session object that has adopted this one: any stream
+    /// may end a standalone connection (W-055).
     pub(crate) fn send_to_owner(&mut self, standalone: StreamNonce) {
         let drain = Drain::after(self.state.session.retry_ms());
         self.input(standalone, Input::Drain(drain));
@@ -366,7 +374,7 @@ impl Change<'_> {
                 self.watch(nonce);
             }
             None => {
-                // It had a name at most.
+                // The standalone stream had a name at most, and no log.
                 let nonce = standalone.unwrap_or_else(|| self.cell.shared.nonce());
                 self.state.session.standalone_or(self.now, nonce, &mut self.steps);
                 self.opened(nonce);
@@ -374,7 +382,7 @@ impl Change<'_> {
             }
         }
         running.iter().for_each(|log| self.end_running(epoch, (log, SynthesizedEnd::OwnerLost)));
-        // The store may have been set back since it told what ran, and before it had somebody here to tell that.
+        // The store may have been set back after it told what ran, and before it had a watcher here to tell.
         self.state.wants_stock = true;
     }
 }

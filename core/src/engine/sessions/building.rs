@@ -1,5 +1,5 @@
-//! How many sessions are gone on with at once (O15): where a process dies that had thousands, their clients come to the others
-//! together, and each of their sessions wants a server object.
+//! How many sessions are adopted at once (O15). If a process dies that had thousands, their clients come to the other
+//! processes together, and each session needs a server object.
 
 use std::collections::VecDeque;
 
@@ -7,20 +7,21 @@ use crate::engine::sessions::cell::Cell;
 use crate::engine::shared::{Shared, lock};
 use crate::sync::Weak;
 
-/// Server objects that hosts build at once. Further sessions wait for their turn, as long as what was relayed to them does.
+/// Server objects that hosts build at once. Further sessions wait for their turn, for as long as the requests that were
+/// relayed to them wait.
 const MAX_BUILDING: usize = 32;
 
-/// The server objects that hosts build for sessions which they adopt, from when they take a session until they accept what waits
-/// for it, or the session ends.
+/// The server objects that hosts build for the sessions that they adopt. One is under way from when the host takes the
+/// session until the host accepts what waits for it, or until the session ends.
 #[derive(Default)]
 pub(crate) struct Building {
     under_way: usize,
-    /// Sessions that are this process's, and whose hosts may not take them yet.
+    /// Sessions that this process owns, and that their hosts may not take yet.
     waiting: VecDeque<Weak<Cell>>,
 }
 
 impl Shared {
-    /// Whether the host of this view may begin. Otherwise it is told when it may.
+    /// Whether the host of this view may begin. If not, it is told when it may.
     pub(crate) fn may_build(&self, view: &Cell) -> bool {
         let mut building = lock(&self.building);
         let is_free = building.under_way < MAX_BUILDING;
@@ -38,7 +39,7 @@ impl Shared {
         building.under_way = building.under_way.saturating_sub(1);
     }
 
-    /// The next one may begin. No lock of a session may be held.
+    /// Lets the next host begin. The caller must hold no lock of a session.
     pub(crate) fn build_next(&self) {
         loop {
             let next = {

@@ -25,39 +25,40 @@ use crate::stream::ConnectionId;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 
-/// Names the session itself among what is written and asked. No position is in it.
+/// Stands for the session itself, not for a stream, in writes and questions to the store. It has no positions.
 pub(crate) const SESSION: StreamNonce = StreamNonce::NONE;
 
 pub(crate) struct State {
     pub(crate) session: Session,
-    /// Boxed: a map has several places from its first entry on, and most sessions use one.
+    /// Boxed: a map has room for several entries from its first one on, and most sessions use one.
     pub(crate) conns: OwnMap<ConnectionId, Box<Conn>>,
     pub(crate) json: HashMap<RequestId, ConnectionId>,
     /// Answers in JSON that wait until the store has what is known of the session.
     pub(crate) json_answers: Vec<(ConnectionId, AnswerHead, Vec<u8>)>,
     /// Late outcomes that the host has not taken yet.
     pub(crate) outcomes: Vec<SendOutcome>,
-    /// Who waits for the store, by message.
+    /// The senders that wait for the store, by the token of their message.
     pub(crate) senders: OwnMap<u64, Sender>,
-    /// Why an event of a stream was not stored whose sender did not wait.
+    /// Why an event was not stored whose sender did not wait, by stream.
     pub(crate) failures: OwnMap<StreamNonce, StoreError>,
-    /// Bytes that this session has among those that the engine waits for the store with.
+    /// How many of the bytes that wait for the store in this engine are this session's.
     pub(crate) unanswered: u64,
-    /// Its streams among those whose clients are expected to come back.
+    /// How many of the streams whose clients are expected to come back are this session's.
     pub(crate) awaited: u64,
     pub(crate) errors: OwnMap<StreamNonce, StoreError>,
-    /// What was asked of the store and is not answered.
+    /// Questions that the store has not answered.
     pub(crate) questions: OwnMap<u64, Ticket>,
     pub(crate) timers: Timers,
-    /// What the store has to do to logs and has not answered.
+    /// Writes to logs that the store has not answered.
     pub(crate) writing: OwnMap<StreamNonce, Writing>,
-    /// What is on its way to the session's owner.
+    /// Requests that are on their way to the session's owner.
     pub(crate) relays: Relays,
-    /// What others relay to the session.
+    /// What other processes relay to the session.
     pub(crate) inbox: Inbox,
-    /// Whether this process goes on with the session of another one.
+    /// Whether this process adopts the session of another process.
     pub(crate) adoption: Adoption,
-    /// The view of a session that was adopted, or the session that adopted that of this view: no store tells one of the other.
+    /// If this session was adopted here: the view that it comes from. If this is that view: the session that was
+    /// adopted. The store does not tell one of the other, because both are in one process.
     pub(crate) beside: Option<Weak<Cell>>,
     /// Streams that another process writes, with the requests that they were opened for.
     pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
@@ -65,27 +66,28 @@ pub(crate) struct State {
     pub(crate) watched: OwnMap<StreamNonce, Watched>,
     /// The store tells what other processes do to the session.
     pub(crate) is_watching: bool,
-    /// What the store told of the stream of a connection that is about to come.
+    /// What the store told of the stream of a connection that is about to be opened.
     pub(crate) arrived: Option<(ConnectionId, Attached)>,
-    /// What is written names this epoch.
+    /// Every write names this epoch.
     pub(crate) epoch: Epoch,
     /// Another process has the session.
     pub(crate) is_fenced: bool,
-    /// The session's owner, of one that lives elsewhere, as it was seen last.
+    /// If the session lives elsewhere: its owner, as it was seen last.
     pub(crate) owner: Option<Owner>,
-    /// Not before this time it is taken over once more, where that owner is gone.
+    /// If that owner is gone, the session is not taken over once more before this time.
     pub(crate) inherit_again: Ms,
-    /// When that owner is told next that its client is connected here.
+    /// When that owner is next told that its client is connected here.
     pub(crate) sign_at: Option<Ms>,
-    /// What its handlers have sent since the writers of connections ran.
+    /// What its handlers have sent since the writers of connections last ran.
     pub(crate) turns: Turns,
     /// A host that was told that the session is idle, and keeps it, is not told again before this time.
     pub(crate) idle_again: Ms,
-    /// The last sign of the client when it was looked whether other processes know of a later one.
+    /// The last sign of the client that was known when other processes were last checked for a later one.
     pub(crate) looked_since: Option<Ms>,
     /// It is about to end, for a newer session or because another process has it: nothing opens in it any more.
     pub(crate) is_ending: bool,
-    /// The version of what is known of the session that the store was given last; none where it is to be given it again.
+    /// The version of the session's facts that the store was given last. None if it was given none, or has to be given
+    /// them again.
     pub(crate) facts_put: Option<u32>,
     /// The store may have been set back: it is asked what it has of the session.
     pub(crate) wants_stock: bool,
@@ -97,9 +99,9 @@ pub(crate) struct State {
 /// What a session is called.
 #[derive(Clone)]
 pub(crate) struct Names {
-    /// By its client. It is a credential.
+    /// What its client calls it. It is a credential.
     pub(crate) id: Arc<str>,
-    /// By the store and the log. That of another server's session with the same id is another one.
+    /// What the store and log lines call it. A session of another server with the same id has another name.
     pub(crate) name: Arc<str>,
 }
 
@@ -118,7 +120,7 @@ pub(crate) struct Cell {
     pub(crate) dialect: &'static Dialect,
     pub(crate) me: Weak<Self>,
     pub(crate) wake: (Arc<dyn Wake>, u64),
-    /// The logs are not this engine's to drop: the session lives elsewhere, or its store goes on.
+    /// This engine must not drop the logs: the session lives elsewhere, or its logs stay in the store.
     pub(crate) keeps_logs: AtomicBool,
     elsewhere: AtomicBool,
     /// It counts for the bounds of sessions.
@@ -132,7 +134,7 @@ impl State {
         !self.session.has_ended() && !self.is_ending && !self.is_fenced
     }
 
-    /// Nothing stays of a stream that has no machine any more.
+    /// Forgets a stream that has no machine any more.
     pub(crate) fn forget(&mut self, nonce: StreamNonce) {
         self.watched.remove(&nonce);
         self.failures.remove(&nonce);
@@ -227,13 +229,13 @@ impl Cell {
         Ticket { to, nonce, operation, number: self.shared.number() }
     }
 
-    /// For what nobody waits for.
+    /// A ticket for an operation that nobody waits for.
     pub(crate) fn ticket_of_nobody(&self, nonce: StreamNonce, operation: Operation) -> Ticket {
         let to: Weak<Self> = Weak::new();
         Ticket { to, ..self.ticket(nonce, operation) }
     }
 
-    /// Sets after how long without anything the session is idle, in milliseconds; 0 is never.
+    /// Sets after how many milliseconds without anything the session is idle; 0 means never.
     pub(crate) fn set_idle_ms(&self, idle_ms: u64) {
         self.shared.note_idle_ms(idle_ms);
         self.change_or((), |change| change.state.session.set_idle_ms(idle_ms));
@@ -248,7 +250,7 @@ impl Cell {
         lock(&self.state).session.assume(revision, retry_ms, list_changed, standalone);
     }
 
-    /// Looks at what is known of it; in the child of a fork nothing but this value.
+    /// Looks at the state of the session. In the child of a fork, returns `forked` instead.
     pub(crate) fn look_or<T>(&self, forked: T, look: impl FnOnce(&State) -> T) -> T {
         if self.is_forked() { forked } else { look(&lock(&self.state)) }
     }
@@ -261,8 +263,8 @@ impl Cell {
         self.look_or(false, |state| state.session.belongs_to(principal))
     }
 
-    /// A request of this principal has come, which is a sign of its client. None where it may not use the session;
-    /// otherwise whether the session goes on, and the answer where it does not.
+    /// A request of this principal has come, which is a sign of the client. None if the principal may not use the
+    /// session. Otherwise whether the session goes on, and the answer if it does not.
     pub(crate) fn asked(&self, principal: Option<&str>) -> Option<Result<(), Refusal>> {
         if self.is_forked() {
             return None;
@@ -276,8 +278,8 @@ impl Cell {
         Some(if state.is_open() { Ok(()) } else { Err(self.over(&state)) })
     }
 
-    /// The answer to a request for a session that is over here. A session that other processes have, or may take, goes on
-    /// there: its client is to come back.
+    /// The answer to a request for a session that is over here. If another process has the session, or may take it, it
+    /// goes on there, and its client has to come back.
     pub(crate) fn over(&self, state: &State) -> Refusal {
         let is_left = state.session.is_draining() && self.keeps_logs.load(Ordering::SeqCst);
         let wording = self.dialect.wording;
@@ -288,7 +290,7 @@ impl Cell {
         self.shared.is_forked()
     }
 
-    /// Whether the session goes on no more, here at least. The child of a fork has no sessions.
+    /// Whether the session has ended, at least here. The child of a fork has no sessions.
     pub(crate) fn has_ended(&self) -> bool {
         self.look_or(true, |state| state.session.has_ended() || state.is_fenced)
     }

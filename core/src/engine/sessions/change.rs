@@ -19,13 +19,13 @@ pub(crate) struct Change<'a> {
     pub(crate) cell: &'a Cell,
     pub(crate) state: &'a mut State,
     pub(crate) now: Ms,
-    /// What machines asked for, and is not performed yet.
+    /// What machines have asked for, and what is not performed yet.
     pub(crate) steps: Steps,
     pub(crate) effects: Effects,
 }
 
-/// What became of a message of this stream, by its token. A response that the store did not take is [`Sent::Dropped`]: the engine
-/// answers for it, and raising would kill the SDK's session (I9).
+/// What became of a message of this stream, by its token. A response that the store did not take is [`Sent::Dropped`]:
+/// the engine answers for it, and an error would kill the SDK's session (I9).
 pub(crate) type Settled = (StreamNonce, u64, Result<Sent, StoreError>);
 
 /// What a change leaves to do.
@@ -41,10 +41,10 @@ pub(crate) struct Effects {
     pub(crate) tells_adopter: bool,
     /// A message waits for an owner that may be in this engine.
     pub(crate) tells_owner: bool,
-    /// What was written, and who reads it: for who is [beside](State::beside) the session.
+    /// What was written, and which connections read it: for the session [beside](State::beside) this one.
     pub(crate) written: SmallVec<[StreamNonce; 1]>,
     pub(crate) read: Vec<(StreamNonce, ConnectionId)>,
-    /// Another session may be gone on with.
+    /// Another session may be adopted now.
     pub(crate) builds_next: bool,
     /// The session ends for good.
     pub(crate) ends: bool,
@@ -62,7 +62,7 @@ impl Cell {
         let mut change = Change {
             cell: self,
             state: &mut state,
-            // Behind the lock, so that no change comes with an older time than the one before it.
+            // Read under the lock, so that no change has an older time than the one before it.
             now: self.now(),
             steps: Steps::new(),
             effects: Effects::default(),
@@ -87,7 +87,7 @@ impl Cell {
             self.end_handed_over();
         }
         if is_written || is_decided || is_unused {
-            // It may be here only for what an owner left.
+            // This may be a view that is here only for what an owner left.
             self.let_go();
         }
         if tells_owner {
@@ -104,14 +104,14 @@ impl Cell {
         value
     }
 
-    /// As [`change`](Self::change); in the child of a fork nothing but this value.
+    /// As [`change`](Self::change). In the child of a fork, returns `forked` instead.
     pub(crate) fn change_or<T>(&self, forked: T, make: impl FnOnce(&mut Change<'_>) -> T) -> T {
         if self.is_forked() { forked } else { self.change(make) }
     }
 }
 
 impl Change<'_> {
-    /// Gives the machine of a stream an input. Whether it took it.
+    /// Gives the machine of a stream an input. Returns whether the machine took it.
     pub(crate) fn input(&mut self, nonce: StreamNonce, input: Input) -> bool {
         self.state.session.handle(self.now, nonce, input, &mut self.steps).is_ok()
     }
@@ -127,13 +127,13 @@ impl Change<'_> {
         self.hand_session_over();
         let deadline = self.state.deadline(self.cell);
         if deadline < self.state.scheduled {
-            // Under the session's lock, so that no later change of it is overtaken.
+            // Under the session's lock, so that this does not overtake a later change.
             self.cell.shared.schedule(self.state.scheduled, deadline, self.cell.number);
             self.state.scheduled = deadline;
         }
     }
 
-    /// Who is to be woken. Writers that are awake look anyway.
+    /// The wakes to call. Writers that are awake look anyway.
     fn wakes(&mut self) -> SmallVec<[(Arc<dyn Wake>, u64); 2]> {
         let mut wakes = SmallVec::new();
         for id in &self.effects.touched {

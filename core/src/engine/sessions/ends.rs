@@ -16,7 +16,7 @@ use crate::stream::{CloseReason, ConnectionId, Drain, Frame, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
-/// What a connection is still given when its session ends.
+/// How many bytes a connection is still given when its session ends.
 const LAST_BYTES: usize = 1 << 20;
 
 impl Cell {
@@ -28,8 +28,8 @@ impl Cell {
         });
     }
 
-    /// Whether a drain has yet to leave the session to other processes: until the store was told of it, as the process may end
-    /// right after.
+    /// Whether a drain has yet to leave the session to other processes. That is so until the store was told that the
+    /// session is left, because the process may end right after.
     pub(crate) fn is_handing_over(&self) -> bool {
         let is_to_be_left = {
             let state = lock(&self.state);
@@ -47,8 +47,8 @@ impl Cell {
         !self.is_elsewhere() && state.facts_put.is_some_and(|facts| facts != 0) && self.shared.store.outlives_process()
     }
 
-    /// Nobody reads a session of another process here any more: the next reader looks it up anew. One that found it just
-    /// before is served all the same.
+    /// Makes the session no longer findable here, if `is_over` says so: the next reader looks it up anew. A reader that
+    /// found it just before is served all the same.
     pub(crate) fn unregister(&self, is_over: impl FnOnce(&Self) -> bool) {
         let mut sessions = lock(&self.shared.sessions);
         if !is_over(self) {
@@ -60,14 +60,14 @@ impl Cell {
         drop(released);
     }
 
-    /// What a durable store has of the session stays readable, also when it ends.
+    /// Lets what a durable store has of the session stay readable when the session ends.
     pub(crate) fn keep_logs(&self) {
         if self.shared.store.outlives_process() {
             self.keeps_logs.store(true, Ordering::SeqCst);
         }
     }
 
-    /// The session is not this process's any more: it goes with its logs, or others may take it over.
+    /// Gives up owning the session. It goes together with its logs, or other processes may take it over.
     pub(crate) fn leave_store(&self) {
         if self.is_elsewhere() {
             return;
@@ -80,8 +80,8 @@ impl Cell {
         }
     }
 
-    /// What came to the same process and waits for the session is told that it is over, as long as the store can still tell
-    /// that nobody has begun it.
+    /// Requests that came to a view in this process and wait for the session are told that the session is over. That
+    /// has to happen while the store can still tell that nobody has begun them.
     fn refuse_waiting(&self) {
         let view = lock(&self.state).beside.clone().filter(|_| !self.is_elsewhere()).and_then(|view| view.upgrade());
         if let Some(view) = view.filter(|_| !self.keeps_logs.load(Ordering::SeqCst)) {
@@ -97,7 +97,7 @@ impl Cell {
         self.end();
     }
 
-    /// Another process has taken the session over, as this one seemed to be gone. Its clients go on there.
+    /// Another process has taken the session over, because this one seemed to be gone. Its clients go on there.
     pub(crate) fn end_fenced(&self) {
         tracing::warn!(target: "tailrope", session = %self.name,
             "another process took this one for gone and has the session: it ends here");
@@ -111,17 +111,19 @@ impl Cell {
         self.end_here(|_| true);
     }
 
-    /// Hosts end their sessions when they go away, and when others have them; the clients come back for what is stored.
+    /// Ends the session for its host. In a drain, and if another process has the session, its logs stay: its client
+    /// comes back for what is stored.
     pub(crate) fn end(&self) {
         self.end_here(|state| state.session.is_draining() || state.is_fenced);
     }
 
-    /// Ends the session for its client, who asks for it: in a drain, too, it goes on nowhere.
+    /// Ends the session because its client asks for it. Even in a drain, it goes on nowhere.
     pub(crate) fn delete(&self) {
         self.end_here(|state| state.is_fenced);
     }
 
-    /// `goes_on` says whether the session does so for its client, elsewhere. What has ended stays as it is.
+    /// Ends the session here. `goes_on` says whether the session goes on elsewhere for its client. If it has ended
+    /// already, nothing is done.
     fn end_here(&self, goes_on: impl FnOnce(&State) -> bool) {
         if self.is_forked() {
             return;
@@ -155,7 +157,7 @@ impl Cell {
                 let phase = change.state.conns.get(&conn).map(|conn| &conn.phase);
                 let is_array = matches!(phase, Some(Phase::Json(join)) if join.is_array());
                 if is_array {
-                    // What others of the batch were answered is not lost with it.
+                    // The answers to other requests of the batch are not lost.
                     let body = end_payload(&id, SynthesizedEnd::SessionEnded);
                     change.answer_json(&id, AnswerHead::JSON, body.to_vec());
                 } else {
@@ -171,7 +173,7 @@ impl Cell {
             for id in open {
                 change.send_last(id, &unborn);
             }
-            // Whatever was asked of the store, also for the last bytes, nobody waits for any more.
+            // Nobody waits any more for what was asked of the store, even for the last bytes.
             self.renounce(change.state);
             change.state.questions.clear();
             change.state.timers.clear_all();
@@ -189,8 +191,8 @@ impl Cell {
 }
 
 impl Change<'_> {
-    /// Leaves a session to other processes that a drain has reached, once nothing runs in it: what a handler sends would be
-    /// refused (O17). Its connections have ended by then, with all that they were to carry.
+    /// In a drain, leaves the session to other processes once nothing runs in it: before that, what a handler sends
+    /// would be refused (O17). By then its connections have ended, with everything that they had to carry.
     pub(crate) fn hand_session_over(&mut self) {
         let State { session, conns, writing, inbox, .. } = &*self.state;
         let is_at_rest = session.is_draining()
@@ -207,13 +209,14 @@ impl Change<'_> {
         }
     }
 
-    /// `unborn` are the streams that had no log when the session ended: no id of these has left.
+    /// Gives a connection its last bytes. `unborn` are the streams that had no log when the session ended: none of
+    /// their ids has left.
     fn send_last(&mut self, id: ConnectionId, unborn: &HashSet<StreamNonce>) {
         let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
-        // A client that can come back gets the end there, behind what is stored before it.
+        // A client that can come back gets the end elsewhere, after what is stored before it.
         let comes_back = is_kept && self.state.session.rules().early_close;
         let has_log = self.state.conns.get(&id).is_some_and(|conn| !unborn.contains(&conn.nonce));
-        // The end that its heir has written, and no other.
+        // The client has to get the end that the heir has written, and no other.
         let has_heir = comes_back && has_log && self.state.is_fenced;
         let mut written = if has_heir { LAST_BYTES } else { 0 };
         while let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end().is_none() && written < LAST_BYTES)
@@ -244,8 +247,8 @@ impl Change<'_> {
             }
         });
         if conn.head.is_none() {
-            // The store has not said yet whether the resume is possible. Where the session goes on elsewhere the client is
-            // to come back; 404 would end it for the client.
+            // The store has not said yet whether the resume is possible. If the session goes on elsewhere, the client
+            // has to come back: 404 would end the session for it.
             let (is_fenced, closing) = (self.state.is_fenced, self.cell.dialect.wording.closing());
             self.refuse(id, &if is_kept && !is_fenced { closing } else { self.cell.over(self.state) });
         } else if let Some(tail) = tail {
@@ -261,7 +264,7 @@ impl Change<'_> {
         }
     }
 
-    /// Answers a call that waits for it in JSON. Returns whether this is one.
+    /// Answers a call that waits for an answer in JSON. Returns whether this request is such a call.
     pub(crate) fn answer_json(&mut self, request: &RequestId, head: AnswerHead, answer: Vec<u8>) -> bool {
         let Some(id) = self.state.json.remove(request) else { return false };
         self.state.session.answered_outside(request, &answer);
@@ -273,7 +276,8 @@ impl Change<'_> {
         true
     }
 
-    /// Lets answers in JSON go, when the store has what they tell of the session: its client may come to another process next.
+    /// Sends answers in JSON once the store has what they tell of the session: its client may come to another process
+    /// next.
     pub(crate) fn send_json_answers(&mut self) {
         let is_kept = !self.state.writing.contains_key(&SESSION) || self.state.is_overdue(SESSION);
         if is_kept || self.state.session.has_ended() {

@@ -1,4 +1,4 @@
-//! What the store has to know of a session, for readers that come elsewhere.
+//! What the store has to know of a session, for readers that come to other processes.
 
 use crate::engine::lines::log_later;
 use crate::engine::logs::log::Write;
@@ -9,11 +9,11 @@ use crate::session::MAX_HANDSHAKE_BYTES;
 use crate::store::{Hold, MAX_NOTE_BYTES, SessionRecord};
 use crate::stream::Input;
 
-// A store takes what is noted, whatever the client told.
+// A store has to take what is noted, whatever the client has told.
 const _: () = assert!(MAX_HANDSHAKE_BYTES <= MAX_NOTE_BYTES);
 
 impl Change<'_> {
-    /// Notes what the client tells for the rest of its session, for a server object that takes it over.
+    /// Notes what the client tells for the rest of its session, for another server object that goes on with it.
     pub(crate) fn note(&mut self, admission: &Admission) {
         if !self.cell.shared.store.outlives_process() {
             return;
@@ -40,7 +40,7 @@ impl Change<'_> {
         }
     }
 
-    /// Gives the store what has changed of the session.
+    /// Gives the store what has changed in the session's facts.
     pub(crate) fn put_facts(&mut self) {
         let is_kept = self.state.session.facts() == self.state.facts_put.unwrap_or_default();
         if is_kept
@@ -54,7 +54,7 @@ impl Change<'_> {
         self.perform();
     }
 
-    /// What the store is to have of the session from now on.
+    /// The facts that the store has to keep of the session. They count as given to it.
     pub(crate) fn facts(&mut self) -> SessionRecord {
         let session = &self.state.session;
         self.state.facts_put = Some(session.facts());
@@ -68,8 +68,8 @@ impl Change<'_> {
         }
     }
 
-    /// Gives the store what it has to know of the session, for readers that come elsewhere. A listener there finds the name
-    /// of the standalone stream in it, and its log.
+    /// Gives the store what it has to know of the session, for readers that come to other processes. In it, a listener
+    /// there finds the name of the standalone stream, and so its log.
     fn put_session(&mut self) {
         let is_shown = self.state.session.facts() != 0 && self.cell.shared.store.outlives_process();
         let is_new = is_shown && self.state.session.standalone().is_none();

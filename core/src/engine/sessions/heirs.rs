@@ -1,7 +1,7 @@
 //! Sessions whose owner is gone: the process that serves one of their readers ends what ran there (I13).
 //!
-//! It takes the session over, so that the owner, should it only have stood still, is refused from then on; it ends the
-//! logs that have no end; and it lets the session go.
+//! That process takes the session over. So the owner is refused from then on, in case it only stood still. Then the
+//! process ends the logs that have no end, and lets the session go.
 
 use crate::engine::lines::log_later;
 use crate::engine::logs::following::FOLLOW_MS;
@@ -19,7 +19,7 @@ impl Cell {
         owner.is_some_and(|owner| owner.unseen_ms >= self.shared.options.owner_lost_ms)
     }
 
-    /// Nobody waits any more for a session that is being taken over.
+    /// Releases a session that is being taken over, or that the host has yet to take: nobody waits for it any more.
     pub(crate) fn renounce(&self, state: &State) {
         let epoch = state.asked_epoch().or_else(|| state.adoption.epoch());
         if let Some(epoch) = epoch.filter(|_| self.is_elsewhere()) {
@@ -29,7 +29,8 @@ impl Cell {
 }
 
 impl Change<'_> {
-    /// Whether a log shows that somebody took this process for gone and has the session. It ends here with the change.
+    /// Whether a log shows that another process took this one for gone and has the session. If so, the session ends
+    /// here with this change.
     pub(crate) fn is_taken_over(&mut self, page: &LogPage) -> bool {
         let is_forgotten = self.is_forgotten(page);
         let has_other = !self.cell.is_elsewhere() && page.owner.is_some_and(|owner| owner.epoch != self.state.epoch);
@@ -43,8 +44,8 @@ impl Change<'_> {
         !self.cell.is_elsewhere() && page.owner.is_some_and(|owner| owner.epoch.number < self.state.epoch.number)
     }
 
-    /// Whether a store that says `fenced` to the session's owner may have forgotten it. Taking stock tells: the session is asked
-    /// for again, which takes it from no owner after this one (O1).
+    /// Whether a store that answers `fenced` to the session's owner may have forgotten this owner. Taking stock shows
+    /// it: that asks for the session again, and takes it from no later owner (O1).
     pub(crate) fn may_be_forgotten(&self) -> bool {
         let is_owner = !self.cell.is_elsewhere() && !self.state.session.has_ended();
         is_owner && self.cell.shared.store.outlives_process()
@@ -55,7 +56,7 @@ impl Change<'_> {
         self.state.writing.contains_key(&SESSION) || self.state.adoption.is_pending()
     }
 
-    /// The store has said who the session's owner is. None is this process.
+    /// The store has said who the session's owner is. None means this process.
     pub(crate) fn saw_owner(&mut self, owner: Option<Owner>) {
         self.state.owner = owner;
         if owner.is_none() && self.cell.is_elsewhere() && !self.is_inheriting() {
@@ -63,14 +64,14 @@ impl Change<'_> {
         }
     }
 
-    /// Takes over a session whose owner is gone. Where that came to nothing, it is done again after a pause.
+    /// Takes over a session whose owner is gone. If that fails, it is tried again after a pause.
     pub(crate) fn inherit(&mut self) {
         let is_under_way = self.is_inheriting();
         let Some(owner) = self.state.owner.filter(|_| !is_under_way && self.state.inherit_again <= self.now) else {
             return;
         };
         self.state.inherit_again = self.now + FOLLOW_MS;
-        // One that has left the session in good order is no news.
+        // If the owner left the session in good order, there is nothing to warn of.
         let unseen_ms = owner.unseen_ms;
         if unseen_ms < u64::MAX {
             log_later!(
@@ -87,13 +88,14 @@ impl Change<'_> {
         self.put(SESSION, epoch, Write::Hold(hold));
     }
 
-    /// It is known whether the session is this process's.
+    /// The store has said whether this process has the session now, or could not tell.
     pub(crate) fn inherited(&mut self, epoch: Epoch, result: Result<Vec<RunningLog>, StoreError>) {
         let running = match result {
             Ok(running) => running,
             Err(error) => {
-                // Somebody else was faster, or the store does not work: the next look tells. Should it be done all the same,
-                // the session is not to be left with a process that does not know it.
+                // Another process was faster, or the store does not work: the next look tells. In case the store has
+                // done it all the same, the session is released: it must not stay with a process that does not know
+                // that it owns it.
                 log_later!(self, DEBUG, [], %error, "session not taken over");
                 return self.cell.shared.release(&self.cell.name, epoch);
             }
@@ -112,7 +114,7 @@ impl Change<'_> {
         self.withdraw_unbegun(running);
         self.cell.shared.release(&self.cell.name, epoch);
         let State { followed, timers, .. } = &mut *self.state;
-        // Those without a time are looked at already.
+        // Logs without a time are being looked at already.
         followed.keys().for_each(|nonce| timers.change(Reason::Look(*nonce), self.now));
     }
 

@@ -6,11 +6,11 @@ use crate::Ms;
 use crate::exchange::Relayed;
 use crate::protocol::{RequestId, StreamNonce};
 
-/// Messages that are known to have been taken.
+/// How many messages are remembered as taken.
 const MAX_KNOWN: usize = 256;
 /// How long a cancellation waits for a request that it has overtaken.
 const CANCELLED_MS: u64 = 30_000;
-/// Cancellations that wait.
+/// How many cancellations wait at most.
 const MAX_CANCELLED: usize = 256;
 
 /// What a session knows of its inbox.
@@ -22,17 +22,18 @@ pub(crate) struct Inbox {
     pub(crate) is_closed: bool,
     /// A message may wait.
     pub(crate) is_hinted: bool,
-    /// The store has not answered.
+    /// The store was asked for messages, and has not answered.
     pub(crate) is_asking: bool,
-    /// It did not answer the last time: what it took then is not known.
+    /// The last question failed: it is not known which messages were taken then.
     pub(crate) is_unsure: bool,
-    /// The number of the last message that was told.
+    /// The number of the last message that the store has told.
     pub(crate) after: u64,
     /// The streams of the messages that were taken last.
     known: VecDeque<StreamNonce>,
-    /// For the host.
+    /// The messages that wait for the host.
     pub(crate) waiting: VecDeque<(StreamNonce, Relayed)>,
-    /// What neither runs nor has an end, with its requests: it waits for the host, or is with it.
+    /// The messages that neither run nor have an end, with their requests. They wait for the host, or the host has
+    /// them.
     pub(crate) unsettled: BTreeMap<StreamNonce, Vec<RequestId>>,
     /// Requests that were cancelled before they came.
     cancelled: VecDeque<(Ms, RequestId)>,
@@ -65,13 +66,13 @@ impl Inbox {
         false
     }
 
-    /// Nothing is known of a request that was cancelled: it may come yet.
+    /// Notes the cancellation of a request that is not known: the request may come yet.
     pub(crate) fn note_cancelled(&mut self, now: Ms, request: &RequestId) {
         self.cancelled.truncate(MAX_CANCELLED - 1);
         self.cancelled.push_front((now + CANCELLED_MS, request.clone()));
     }
 
-    /// Whether this was cancelled before it came. Others of a batch would end with it.
+    /// Whether this request was cancelled before it came. False for a batch, because its other requests would end, too.
     pub(crate) fn is_cancelled(&mut self, now: Ms, requests: &[RequestId]) -> bool {
         let [request] = requests else { return false };
         self.cancelled.retain(|(until, _)| *until > now);

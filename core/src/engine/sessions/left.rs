@@ -1,5 +1,5 @@
-//! Sessions that this process has left lately, for a store that loses that in a failover: to the store they are this process's
-//! again, which gives signs of life, so that no other process takes them over.
+//! Sessions that this process has left lately, in case the store loses that in a failover. Then the store would take
+//! them for this process's again. This process gives signs of life, so no other process would take them over.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,7 +9,7 @@ use crate::engine::shared::{Shared, lock};
 use crate::store::Epoch;
 use crate::sync::Arc;
 
-/// How many are known at most. The oldest go first.
+/// How many sessions are remembered at most. The oldest go first.
 const MAX_LEFT: usize = 10_000;
 
 /// How a session was left, by its name.
@@ -22,7 +22,7 @@ pub(crate) struct Left {
 #[derive(Clone, Copy)]
 struct Way {
     epoch: Epoch,
-    /// It went with its logs. Otherwise others may take it over.
+    /// The session went together with its logs. Otherwise other processes may take it over.
     is_dropped: bool,
 }
 
@@ -32,7 +32,7 @@ impl Left {
         self.sessions.insert(name, (now, way));
         while self.by_time.len() > MAX_LEFT || self.by_time.front().is_some_and(|(at, _)| *at + KEPT_MS <= now) {
             let Some((at, oldest)) = self.by_time.pop_front() else { return };
-            // It may have been left once more since.
+            // The session may have been left once more since then.
             if self.sessions.get(&oldest).is_some_and(|(last, _)| *last == at) {
                 self.sessions.remove(&oldest);
             }
@@ -41,7 +41,7 @@ impl Left {
 }
 
 impl Shared {
-    /// The session is not this process's any more: others may take it over.
+    /// This process owns the session no longer: others may take it over.
     pub(crate) fn release(&self, name: &Arc<str>, epoch: Epoch) {
         self.leave(name, Way { epoch, is_dropped: false });
     }
@@ -51,8 +51,8 @@ impl Shared {
         self.leave(name, Way { epoch, is_dropped: true });
     }
 
-    /// The store says that a session is this process's, which does not have it: what it was told when the session was left, it is
-    /// told again.
+    /// The store says that this process owns a session, but the process does not have it. If the session was left
+    /// lately, the store is told again what it was told then.
     pub(crate) fn leave_again(&self, name: &Arc<str>) {
         let left = lock(&self.left).sessions.get(name).copied();
         if let Some((_, way)) = left {

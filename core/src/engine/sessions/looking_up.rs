@@ -29,7 +29,7 @@ impl std::fmt::Debug for LookUp {
 
 pub(crate) struct Sought {
     shared: Arc<Shared>,
-    /// Its place among the connections, taken before the store was asked; and the number of that question.
+    /// Its number among the connections, taken before the store was asked. The question has the same number.
     arrival: ConnectionId,
     names: Names,
     principal: Option<Box<str>>,
@@ -37,7 +37,7 @@ pub(crate) struct Sought {
     stream: Option<StreamNonce>,
     dialect: &'static Dialect,
     wake: (Arc<dyn Wake>, u64),
-    /// When that takes too long.
+    /// When the question has taken too long.
     due: Ms,
     told: Mutex<Told>,
 }
@@ -59,7 +59,8 @@ impl Drop for Sought {
 }
 
 impl Sought {
-    /// What has no answer is called off: a reader that is gone is not counted.
+    /// Waits for the store no longer. A question without an answer is called off, so that a reader that is gone is not
+    /// counted.
     fn stop_waiting(&self, has_answer: bool) {
         let timed = lock(&self.shared.timed).remove(&self.arrival);
         let Some(Timed::Question(ticket)) = timed else { return };
@@ -71,7 +72,7 @@ impl Sought {
     }
 
     fn decide(&self, outcome: Result<Attached, StoreError>) {
-        // First: when the outcome is taken, nothing waits any more.
+        // First, so that nothing waits any more when the outcome is taken.
         self.stop_waiting(!matches!(outcome, Err(StoreError::TimedOut { .. })));
         {
             let mut told = lock(&self.told);
@@ -94,9 +95,9 @@ impl Complete for Sought {
 }
 
 impl LookUp {
-    /// The session, once the store has told; none while it has not, and again when the session was taken: it
-    /// is held until its taker lets go of it, so there is one taker. The inner none is for a session that is
-    /// not known, or is somebody else's: no caller can tell these apart (I7).
+    /// Takes the session, once the store has answered. The outer none means that the store has not answered yet, or
+    /// that the session was taken already: it is held until its taker lets go of it, so there is only one taker. The
+    /// inner none means that the session is not known, or is somebody else's: no caller can tell these apart (I7).
     ///
     /// # Errors
     /// [`EngineError::Store`] when the store could not tell, [`EngineError::Closed`],
@@ -155,14 +156,13 @@ impl Sought {
 }
 
 impl Engine {
-    /// Looks up a session that this engine has not opened, and the stream of the event id that its reader comes with, if
-    /// there is one. `wake` is told, with `key`, when
-    /// [`LookUp::take`] has its outcome; it may have it at once.
+    /// Looks up a session that this engine has not opened, and the stream of the event id that its reader comes with,
+    /// if there is one. `wake` is told, with `key`, when [`LookUp::take`] has the outcome. That may be at once.
     ///
-    /// Such a session serves connections that resume or listen, and takes no requests. The first of them counts as
-    /// having come when the look-up began: a connection that came meanwhile is newer (I4). With its last
-    /// connection the engine forgets it, so that the next reader looks it up anew; a host that opens none
-    /// [lets go](SessionHandle::let_go) of it.
+    /// Such a session serves connections that resume or listen, and takes no requests: these are
+    /// [relayed](SessionHandle::relay). Its first connection counts as having come when the look-up began: a connection
+    /// that came meanwhile is newer (I4). When its last connection ends, the engine forgets the session, so that the
+    /// next reader looks it up anew. A host that opens no connection [lets go](SessionHandle::let_go) of it.
     ///
     /// # Errors
     /// [`EngineError::Closed`], [`EngineError::Forked`].
@@ -209,7 +209,7 @@ impl Engine {
             limit: ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes: PAGE_BYTES },
             ..Attach::default()
         };
-        // Before it is asked: it may have its answer at once, on another thread.
+        // Before the store is asked: the answer may come at once, on another thread.
         lock(&shared.timed).insert(ticket.number, Timed::Question(ticket.clone()));
         shared.schedule(Ms::NEVER, due, ticket.number);
         if let Answer::Now(result) = shared.store.attach(&look_up.names.name, &attach, &ticket) {
@@ -221,7 +221,7 @@ impl Engine {
 }
 
 impl Shared {
-    /// Somebody asked for a session of somebody else's. Or it is the same user, who looks like another one.
+    /// Warns that a request asked for a session of another user. It may also be the same user, with another principal.
     pub(crate) fn warn_foreign(&self, session: &str) {
         Counters::add(&self.counters.requests_foreign, 1);
         tracing::warn!(

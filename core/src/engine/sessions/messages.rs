@@ -12,7 +12,7 @@ use crate::store::StoreError;
 pub struct OutgoingMessage<'a> {
     /// What it is.
     pub kind: OutgoingKind,
-    /// Its own id: of the request that it answers, or that it asks. None on notifications.
+    /// The id of the request that it answers, or that it is. None for notifications.
     pub id: Option<&'a RequestId>,
     /// The request that it is related to. None sends it on the standalone stream.
     pub related: Option<&'a RequestId>,
@@ -47,18 +47,20 @@ pub enum Sent {
     /// The engine has it and brings it to the store. Nobody has to wait for that: a failure is told to the next
     /// sender on the stream.
     Ahead,
-    /// It was not needed: its request has its end already, or an answer in JSON has no room for it.
+    /// It goes nowhere: its request has its end already, or an answer in JSON has no room for it. Or the store did not
+    /// take it, and the sender need not know: it is a response, for which the engine answers, or progress that
+    /// [`OnStoreFailure::DropProgress`](crate::engine::OnStoreFailure::DropProgress) drops.
     Dropped,
 }
 
 /// The late outcome of a [`Sent::Pending`] message.
 pub type SendOutcome = (u64, Result<(), EngineError>);
 
-/// Somebody who waits until the store has answered for a message.
+/// A sender that waits until the store has answered for its message.
 pub(crate) struct Sender {
-    /// Of an event before that was not stored: told in the place of success.
+    /// The error of an earlier event that was not stored: told instead of a success.
     pub(crate) earlier: Option<StoreError>,
     pub(crate) is_progress: bool,
-    /// It was told that the store takes too long.
+    /// The sender was told that the store takes too long.
     pub(crate) is_told: bool,
 }

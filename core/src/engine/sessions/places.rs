@@ -1,8 +1,8 @@
-//! Who has how many of the places for sessions (I11).
+//! The places for sessions, and how many of them each principal has (I11).
 //!
-//! A session takes its place with the first request that it admits, because only then it is known whose session it is.
-//! Where no place is left, or its principal has its share, the idlest session of the same principal gives way: nobody
-//! loses a session to somebody else. The lock of the places comes before that of a session, never after it.
+//! A session takes its place with the first request that it admits, because only then is it known whose session it is.
+//! If no place is left, or the principal has its share, the idlest session of the same principal gives way: nobody
+//! loses a session to somebody else. The lock of the places is taken before that of a session, never after it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
@@ -18,7 +18,7 @@ const MAX_LOOKS: usize = 64;
 const ALL: &str = "max_sessions";
 const OF_PRINCIPAL: &str = "max_sessions_per_principal";
 
-/// How it is with a session, for a newcomer without a place.
+/// Whether a session gives way to a newcomer that has no place.
 #[derive(PartialEq)]
 pub(crate) enum Standing {
     /// Nothing holds the session.
@@ -31,7 +31,7 @@ pub(crate) enum Standing {
 
 struct Place {
     principal: Option<Arc<str>>,
-    /// The session was not idle then. It may have had contact since.
+    /// When the session was last known not to be idle. It may have had contact since.
     known: Ms,
 }
 
@@ -50,8 +50,9 @@ pub(crate) struct Places {
 pub(crate) type Reached = (&'static str, usize);
 
 impl Places {
-    /// Takes a place for a session that has none. The session that gives way to it, if one has to, and the bound which
-    /// that is for. `look` tells how it is with a session of which that contact is known.
+    /// Takes a place for a session that has none. Returns the session that gives way to it, if one has to, and the
+    /// bound that was reached. `look` says whether a session gives way: it gets the session's number and the last
+    /// contact that is known here.
     pub(crate) fn take(
         &mut self,
         newcomer: u64,
@@ -117,7 +118,7 @@ impl Places {
         }
     }
 
-    /// The session needs its place no longer, if it had one.
+    /// Frees the place of a session, if it had one.
     pub(crate) fn leave(&mut self, number: u64) {
         let Some(Place { principal, known, .. }) = self.by_number.remove(&number) else { return };
         if let Some(share) = self.by_principal.get_mut(&principal) {

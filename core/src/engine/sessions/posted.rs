@@ -5,9 +5,9 @@ use crate::exchange::{Admission, Fault, Relayed, Terms};
 use crate::protocol::{Refusal, StreamNonce};
 use crate::sync::Arc;
 
-/// A request that another process relayed to a session of this one. The host settles it: it [begins](Self::begin) a call, says of a
-/// message without an answer that it is [done](Self::done), ends the session for a DELETE, or [refuses](Self::refuse) it. One that is
-/// dropped is refused, so that nobody waits for it.
+/// A request that another process relayed to a session of this one. The host settles it: it [begins](Self::begin) a
+/// call, says of a message without an answer that it is [done](Self::done), ends the session for a DELETE, or
+/// [refuses](Self::refuse) it. If it is dropped without that, it is refused, so that nobody waits for it.
 #[derive(Debug)]
 pub struct Posted {
     cell: Arc<Cell>,
@@ -20,21 +20,21 @@ impl Posted {
         Self { cell, nonce, relayed }
     }
 
-    /// What came.
+    /// The relayed request.
     pub fn relayed(&self) -> &Relayed {
         &self.relayed
     }
 
-    /// Examines it as [`SessionHandle::admit`](crate::engine::SessionHandle::admit) does a request that comes here; whose it is has been looked at. None where it is
-    /// refused.
+    /// Examines the request as [`SessionHandle::admit`](crate::engine::SessionHandle::admit) examines one that comes
+    /// here. Its principal has been checked already. None if the request is refused.
     pub fn admit(&self, terms: &Terms<'_>) -> Option<Admission> {
         let session_id = terms.session_id.unwrap_or(&self.cell.id);
         let admitted = self.cell.admit(&self.relayed.head(session_id), self.relayed.body(), terms);
         admitted.map_err(|refusal| self.refuse(&refusal)).ok()
     }
 
-    /// Puts the requests of a call in flight, on the stream that the other process reads. False where it is refused: it is not to
-    /// be dispatched then.
+    /// Puts the requests of a call in flight, on the stream that the other process reads. False if the call is refused:
+    /// then it must not be dispatched.
     pub fn begin(&self, admission: &Admission) -> bool {
         self.cell.begin_posted(self.nonce, admission)
     }
@@ -44,7 +44,7 @@ impl Posted {
         self.cell.done_posted(self.nonce, self.relayed.method());
     }
 
-    /// It is not taken: this is its end.
+    /// Refuses the request: this is its end.
     pub fn refuse(&self, refusal: &Refusal) {
         self.cell.refuse_posted(self.nonce, refusal);
     }

@@ -1,9 +1,9 @@
-//! What is sent, and who waits for the store.
+//! What is sent, and which senders wait for the store.
 //!
 //! With a store that answers later, handlers run ahead of it: a notification returns at once while little of its stream
 //! is unanswered, and a response always does. The wire waits for the store all the same (I1), and nothing changes in
-//! the order (I2). A question waits for its own append: nobody else would be told that it cannot be asked. A store
-//! that the host wrote is waited for.
+//! the order (I2). A question waits for its own append: nobody else would be told that it cannot be asked. If the host
+//! wrote the store, every sender waits for it.
 
 use crate::engine::lines::log_later;
 use crate::engine::sessions::cell::{Cell, State};
@@ -21,9 +21,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Events of a stream that may be unanswered before the sender of a notification waits.
 const AHEAD_EVENTS: usize = 128;
-/// Bytes of these.
+/// Bytes of these events.
 const AHEAD_BYTES: usize = 256 << 10;
-/// Bytes that may be unanswered in one engine: beyond, nothing more is taken.
+/// Bytes that may be unanswered in one engine. With more, nothing further is taken.
 const MAX_UNANSWERED: u64 = 64 << 20;
 
 impl Cell {
@@ -31,12 +31,12 @@ impl Cell {
         is_progress && self.shared.options.on_store_failure == OnStoreFailure::DropProgress
     }
 
-    /// Whether more waits for the store than an engine holds.
+    /// Whether more waits for the store than an engine may hold.
     pub(crate) fn is_store_behind(&self) -> bool {
         self.shared.unanswered.load(Ordering::Relaxed) > MAX_UNANSWERED
     }
 
-    /// What the session has of what its engine counts.
+    /// Sets this session's share of what the engine counts.
     pub(crate) fn count(&self, state: &mut State, unanswered: u64, awaited: u64) {
         recount(&self.shared.unanswered, &mut state.unanswered, unanswered);
         recount(&self.shared.awaited, &mut state.awaited, awaited);
@@ -87,7 +87,7 @@ impl Change<'_> {
         let nonce = match self.state.session.route(kind, id, related) {
             Route::Stream(nonce) if self.state.session.stream(nonce).is_some() => nonce,
             Route::Standalone => self.standalone(),
-            // An answer in JSON is all that its client gets.
+            // A client that gets an answer in JSON gets nothing else.
             Route::Stream(_) | Route::Late => return self.late(kind),
         };
         if let Err(error) = self.check_store(nonce, kind) {
@@ -110,14 +110,14 @@ impl Change<'_> {
         let has_room = self.state.session.stream(nonce).is_some_and(|stream| {
             stream.machine.unconfirmed() < AHEAD_EVENTS && stream.machine.unconfirmed_bytes() < AHEAD_BYTES
         });
-        // What a host's own store has not stored in time has failed, and its handlers are there to hear it.
+        // What a host's own store has not stored in time has failed, and the handler has to be there to hear it.
         let is_ahead = self.cell.shared.store.own_ids().is_none() && (has_room || kind == OutgoingKind::Response);
         let published = self.state.session.publish(self.now, nonce, kind, id, payload, token, &mut self.steps);
         self.perform();
         match published {
             Err(Refused::Full) => return self.not_taken(nonce, kind, EngineError::Full),
             Err(Refused::Finished | Refused::NotResumable) => return self.late(kind),
-            // What is asked of the store goes out in order: the question is in its log.
+            // A store does its operations in order, so the question is in its log by then.
             Ok(Some((nonce, seq))) => self.cell.shared.store.settle(&self.cell.key(nonce), self.state.epoch, seq),
             Ok(None) => {}
         }
@@ -149,7 +149,7 @@ impl Change<'_> {
             OutgoingKind::Response => Ok(()),
             _ if self.state.is_overdue(nonce) => Err(EngineError::Store(self.cell.timed_out())),
             _ if self.cell.is_store_behind() => Err(EngineError::Full),
-            // Its handler would not be there for the answer.
+            // The handler would get the error, and would not be there for the client's answer.
             OutgoingKind::Request => {
                 self.state.failures.remove(&nonce).map_or(Ok(()), |e| Err(EngineError::Earlier(e)))
             }
@@ -175,7 +175,7 @@ impl Change<'_> {
         let session = &self.state.session;
         let is_open = !session.has_ended();
         let unanswered = if is_open { session.unconfirmed_bytes() as u64 } else { 0 };
-        // Of a session that lives elsewhere its owner counts.
+        // For a session that lives elsewhere, its owner counts these.
         let awaited = if is_open && !self.cell.is_elsewhere() { session.awaited() as u64 } else { 0 };
         self.cell.count(self.state, unanswered, awaited);
     }
@@ -201,7 +201,7 @@ impl Change<'_> {
         self.effects.tells_host = true;
     }
 
-    /// Nobody waits any more for the events of this stream that are not stored.
+    /// Tells the senders of this stream's unstored events that the store takes too long. They wait no longer.
     pub(crate) fn tell_overdue(&mut self, nonce: StreamNonce) {
         let State { session, senders, outcomes, .. } = &mut *self.state;
         let Some(stream) = session.stream(nonce) else { return };

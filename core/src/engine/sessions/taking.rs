@@ -1,8 +1,8 @@
 //! What other processes relay to a session that is owned here.
 //!
-//! A hint says that a message waits; messages are taken until none is left, one question at a time. What was taken runs: each
-//! message becomes something that the host begins, or gets an end. Nothing begins twice: a copy that comes late finds its log, or
-//! its name among those of the messages that were taken last.
+//! A hint says that a message waits. Then messages are taken until none is left, with one question to the store at a
+//! time. Each message that was taken becomes something that the host begins, or gets an end. Nothing begins twice: a
+//! copy that comes late finds its log, or its name among the messages that were taken last.
 
 use std::collections::VecDeque;
 
@@ -30,13 +30,13 @@ const LOOK_MS: u64 = 300_000;
 const ASK_AGAIN_MS: u64 = 500;
 
 impl SessionHandle {
-    /// From now on the host takes what other processes relay to the session. What comes to a session of a host that does not is
-    /// refused.
+    /// From now on the host takes what other processes relay to the session. If a host does not call this, what is
+    /// relayed to the session is refused.
     pub fn accept_posted(&self) {
         let view = self.cell.change_or(None, |change| {
             let inbox = &mut change.state.inbox;
             inbox.is_served = true;
-            // What waited comes with no hint.
+            // There is no hint for what has waited.
             inbox.is_hinted |= inbox.is_closed;
             change.state.beside.clone().filter(|_| change.end_building())
         });
@@ -59,7 +59,7 @@ impl SessionHandle {
 }
 
 impl Cell {
-    /// The host begins a call. Whether it is taken.
+    /// The host begins a call. Returns whether the call is taken.
     pub(crate) fn begin_posted(&self, nonce: StreamNonce, admission: &Admission) -> bool {
         self.change_or(false, |change| {
             let Some(requests) = change.state.inbox.unsettled.remove(&nonce) else { return false };
@@ -75,14 +75,14 @@ impl Cell {
         })
     }
 
-    /// The host has begun a message that gets no answer: nothing of it stays.
+    /// The host has begun a message that gets no answer: its log is dropped.
     pub(crate) fn done_posted(&self, nonce: StreamNonce, method: RelayedMethod) {
         self.change_or((), |change| match (change.state.inbox.unsettled.remove(&nonce), method) {
             (None, _) => {}
             (Some(requests), RelayedMethod::Post) if requests.is_empty() => {
                 self.shared.store.drop_stream(&self.key(nonce), change.state.epoch);
             }
-            // Somebody waits for more than that.
+            // A call or a DELETE: its sender waits for more than that.
             (Some(requests), _) => {
                 let refusal = self.dialect.wording.not_relayed(NotRelayed::NotServed);
                 change.end_posted(nonce, &requests, refusal_payload(&requests, &refusal));
@@ -132,7 +132,7 @@ impl Change<'_> {
         self.look_rarely();
     }
 
-    /// Others may post to the session from now on: hints of it may be lost.
+    /// Sets the next look without a hint: others may post to the session, and hints of that may be lost.
     pub(crate) fn look_rarely(&mut self) {
         if !self.cell.is_elsewhere() {
             let again = self.cell.shared.next_look(self.now, LOOK_MS);
@@ -147,7 +147,7 @@ impl Change<'_> {
         (inbox.is_asking, inbox.is_unsure) = (false, false);
         match result {
             Ok(mail) => {
-                // There may be more than one answer holds.
+                // There may be more messages than one answer holds.
                 inbox.is_hinted |= !mail.is_empty();
                 mail.into_iter().for_each(|mail| self.came(mail));
             }
@@ -156,11 +156,12 @@ impl Change<'_> {
                 self.state.timers.set(Reason::Inbox, self.now + ASK_AGAIN_MS);
             }
             Err(StoreError::Fenced) => self.state.is_fenced = true,
-            // It may have lost what it knew of the session.
+            // The store may have lost what it knew of the session.
             Err(StoreError::Gone) => self.state.wants_stock = true,
             Err(error) => {
                 inbox.is_unsure = true;
-                // A store that was set back gives numbers again: what it took now may have one that was told.
+                // A store that was set back gives numbers again: a message that was taken now may have a number that
+                // was told before.
                 inbox.after = 0;
                 self.state.timers.set(Reason::Inbox, self.now + ASK_AGAIN_MS);
                 log_later!(self, WARN, [], %error, "what other processes relay cannot be taken");
@@ -168,12 +169,12 @@ impl Change<'_> {
         }
     }
 
-    /// A message is this process's.
+    /// Takes in a message that is this process's from now on.
     fn came(&mut self, mail: Mail) {
         let Mail { number, nonce, message } = mail;
         self.state.inbox.after = self.state.inbox.after.max(number);
         if self.state.session.stream(nonce).is_some() || self.state.inbox.has(nonce) {
-            // The store had lost its log, which will be written again.
+            // The store had lost the log of the message, which will be written again.
             return;
         }
         let Some(requests) = RequestId::decode_all(&message.about) else {
@@ -186,7 +187,7 @@ impl Change<'_> {
             return self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
         }
         if self.state.inbox.has_begun_before(nonce) {
-            // Its log was over, and is there again.
+            // The message's log was over, and is there again.
             if requests.is_empty() {
                 return self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
             }
@@ -256,13 +257,14 @@ impl Change<'_> {
         opened.map_err(|duplicate| wording.in_flight_already(&duplicate))?;
         self.note(admission);
         self.opened(nonce);
-        // Who posted it reads it, and is counted.
+        // The process that posted the call reads it, and counts as its reader.
         self.counted(nonce, Some(1));
         self.input(nonce, Input::Taken);
         Ok(())
     }
 
-    /// The session ends here: what has not begun will not. Where its logs go on, it is said there.
+    /// The session ends here: messages that have not begun will not begin. If their logs stay, they get an end that
+    /// says so.
     pub(crate) fn end_inbox(&mut self) {
         self.state.inbox.waiting.clear();
         self.state.timers.clear(Reason::Inbox);
@@ -274,7 +276,7 @@ impl Change<'_> {
         }
     }
 
-    /// A cancellation of a request that is not in flight may have overtaken it.
+    /// Notes cancellations of requests that are not in flight: a cancellation may have overtaken its request.
     pub(crate) fn note_cancelled(&mut self, envelopes: &[Envelope]) {
         if !self.cell.shared.store.outlives_process() {
             return;

@@ -1,5 +1,5 @@
-//! What time asks of a session. The store is waited for so long; then a question counts as failed, and what is written is
-//! asked for [again](crate::engine::logs::writing).
+//! What a session does when a time has come. The store is waited for `store_timeout_ms`. Then a question counts as
+//! failed, and a write is asked for [again](crate::engine::logs::writing).
 
 use crate::Ms;
 use crate::engine::lines::log_later;
@@ -19,7 +19,7 @@ impl Cell {
         }
     }
 
-    /// What a store that takes too long has answered.
+    /// What counts as the answer of a store that takes too long.
     pub(crate) fn timed_out(&self) -> StoreError {
         StoreError::TimedOut { after_ms: self.shared.options.store_timeout_ms }
     }
@@ -32,7 +32,7 @@ impl Cell {
             }
             change.state.scheduled = Ms::NEVER;
             change.state.session.tick(change.now, &mut change.steps);
-            // What is set meanwhile has its turn at the next tick.
+            // Timers that are set meanwhile have their turn at the next tick.
             for _ in 0..change.state.timers.len() {
                 let Some(reason) = change.state.timers.pop(change.now) else { break };
                 change.time_has_come(reason);
@@ -68,8 +68,8 @@ impl Change<'_> {
         }
     }
 
-    /// Whether no other process knows of a later sign of the client: the hint of it may be lost, so that it is looked for
-    /// before the session counts as idle (O8).
+    /// Whether no other process knows of a later sign of the client. The hint of such a sign may be lost, so it is
+    /// looked for before the session counts as idle (O8).
     fn is_known_to_be_idle(&mut self) -> bool {
         if !self.state.is_watching {
             return true;
@@ -84,13 +84,13 @@ impl Change<'_> {
         !self.state.inbox.is_asking && !self.state.watched.values().any(|watched| watched.asking)
     }
 
-    /// A question of the store waits for its answer.
+    /// Waits for the store's answer to a question.
     pub(crate) fn wait(&mut self, ticket: Ticket) {
         self.state.timers.set(Reason::Question(ticket.number), self.cell.due_after(self.now));
         self.state.questions.insert(ticket.number, ticket);
     }
 
-    /// A question is waited for no longer. Whether it was.
+    /// Waits for a question no longer. Returns whether it was waited for.
     pub(crate) fn stop_waiting(&mut self, ticket: &Ticket) -> bool {
         self.state.timers.clear(Reason::Question(ticket.number));
         self.state.questions.remove(&ticket.number).is_some()
@@ -105,7 +105,7 @@ impl State {
 
     /// When the host is told that the session is idle (I11).
     fn idle_deadline(&self, cell: &Cell) -> Ms {
-        // One that lives elsewhere is not this host's to end.
+        // A session that lives elsewhere is not this host's to end.
         if cell.is_elsewhere() || self.session.has_ended() {
             return Ms::NEVER;
         }

@@ -14,19 +14,19 @@ pub(crate) enum Reason {
     Question(u64),
     /// The store has not answered what is written to a log, or the pause before it is asked again is over.
     Write(StreamNonce),
-    /// The host's own store has not replayed what has this number.
+    /// The host's own store has not done the replay with this number.
     Replay(u64),
     /// The store is asked once more for the stream of a connection.
     Seek(ConnectionId),
-    /// A connection whose stream the store cannot tell gets a comment.
+    /// A connection gets a comment, because the store cannot tell of its stream.
     Comment(ConnectionId),
     /// A log that another process writes is looked at.
     Look(StreamNonce),
-    /// What is relayed is to have got on.
+    /// Something should have become of a relayed message.
     Relay(StreamNonce),
-    /// It is looked whether others relay anything, without a hint.
+    /// The session looks, without a hint, whether other processes relay anything to it.
     Inbox,
-    /// The host is to have taken the session that it adopts, and then to serve it.
+    /// The host should have taken the session that it adopts, or should be serving it.
     Adoption,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Sets a time, in the place of any other for the same reason.
+    /// Sets a time, instead of any other for the same reason.
     pub(crate) fn set(&mut self, reason: Reason, at: Ms) {
         self.clear(reason);
         if at != Ms::NEVER {
@@ -58,7 +58,7 @@ impl Timers {
         self.due.clear();
     }
 
-    /// Sets another time, where one is set.
+    /// Sets another time, if one is set.
     pub(crate) fn change(&mut self, reason: Reason, at: Ms) {
         if self.at.contains_key(&reason) {
             self.set(reason, at);
@@ -70,14 +70,14 @@ impl Timers {
         self.due.len()
     }
 
-    /// The next that has come.
+    /// Takes the next reason whose time has come.
     pub(crate) fn pop(&mut self, now: Ms) -> Option<Reason> {
         let (_, reason) = *self.due.first().filter(|(at, _)| *at <= now)?;
         self.clear(reason);
         Some(reason)
     }
 
-    /// When the first comes.
+    /// The first of the times.
     pub(crate) fn next(&self) -> Ms {
         self.due.first().map_or(Ms::NEVER, |(at, _)| *at)
     }
