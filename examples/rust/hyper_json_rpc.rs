@@ -42,7 +42,7 @@ async fn build(call: &Call) -> Result<Value, RpcError> {
         if let Some(token) = call.progress_token() {
             let progress = json!({ "progressToken": token, "progress": step, "total": 5 });
             // The progress is stored, whether the client is connected or not.
-            call.notify("notifications/progress", progress).await.map_err(|_| RpcError::new(-32603, "not stored"))?;
+            call.notify("notifications/progress", progress).await?;
         }
     }
     Ok(json!({ "content": [{ "type": "text", "text": "built" }] }))

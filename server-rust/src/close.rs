@@ -19,7 +19,7 @@ impl Close {
         Self { retry_ms: Some(retry_ms), ..self }
     }
 
-    /// Closes each connection that resumes the stream again, after `hold_ms` milliseconds.
+    /// Closes a connection that resumes the stream when it has been open for `hold_ms` milliseconds.
     #[must_use]
     pub fn hold_ms(self, hold_ms: u64) -> Self {
         Self { hold_ms: Some(hold_ms), ..self }

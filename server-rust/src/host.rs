@@ -81,7 +81,7 @@ impl Host {
         }
     }
 
-    /// Makes sure that the engine is ticked when it wants to be.
+    /// Makes sure that the engine is ticked when its next tick is due.
     pub(crate) fn arm_for_engine(self: &Arc<Self>) {
         self.arm(self.engine.due_in_ms());
     }

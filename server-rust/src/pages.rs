@@ -56,7 +56,7 @@ impl Pages {
         self.signal.is_woken()
     }
 
-    /// How long a reader may take nothing. None if that has no bound.
+    /// How long a reader may take nothing. None if there is no bound.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.host.patience()
     }

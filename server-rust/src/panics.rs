@@ -1,19 +1,20 @@
 //! Handlers that panic.
 
 use serde_json::json;
-use tailrope_core::engine::{OutgoingKind, OutgoingMessage, SessionHandle};
+use tailrope_core::engine::{OutgoingKind, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::protocol::{RequestId, jsonrpc};
 
 /// Answers a request whose handler panicked: otherwise its client would wait for ever (I13).
 pub(crate) fn answer_for(session: &SessionHandle, request: &RequestId) {
-    tracing::error!(
-        target: "tailrope", session = session.name(),
-        "a handler panicked: its request is answered with error -32603. The panic itself is on the standard error output"
-    );
     let error =
         json!({ "code": jsonrpc::INTERNAL_ERROR, "message": "Internal error: the handler of the request panicked" });
     let payload = format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, request.to_json()).into();
     let message = OutgoingMessage { kind: OutgoingKind::Response, id: Some(request), related: None, payload };
-    // The engine answers for a response that is not stored (I9).
-    let _ = session.send(message);
+    // The engine answers for a response that is not stored (I9). A request that has its end already needs none.
+    if !matches!(session.send(message), Ok(Sent::Dropped) | Err(_)) {
+        tracing::error!(
+            target: "tailrope", session = session.name(),
+            "a handler panicked: its request is answered with error -32603. The panic itself is on the standard error output"
+        );
+    }
 }

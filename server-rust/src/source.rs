@@ -16,8 +16,7 @@ use crate::pages::Pages;
 /// it.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How many polls a connection gives away if it is woken during the pause. So the other tasks run before it looks, and
-/// a handler that sends without a pause has sent more by then. There are two because hyper polls twice in a turn of
-/// HTTP/1.
+/// a handler that sends without a pause has sent more by then. It is two because hyper polls twice in a turn of HTTP/1.
 const STEPS_BACK: u32 = 2;
 /// With this many bytes, nothing waits any longer.
 const WRITE_BYTES: usize = 16 << 10;

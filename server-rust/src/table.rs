@@ -12,71 +12,50 @@ use tokio::time::timeout;
 
 use crate::service::Handlers;
 
-/// With fewer sessions than this, none are thrown out.
-const FEW: usize = 64;
 /// How long a request waits for the handlers of a session that is being adopted here.
 const ADOPTED_WAIT: Duration = Duration::from_secs(5);
 
-/// The handlers of sessions, by session id. Some of the sessions may have ended.
+/// The handlers of sessions, by session id. Handlers take themselves out when they hear that their session has ended.
 pub(crate) struct Table<S> {
-    state: Mutex<State<S>>,
+    sessions: Mutex<Sessions<S>>,
     /// Notified when handlers were inserted or could not be made, or when their session has ended.
     told: Notify,
 }
 
-struct State<S> {
-    sessions: HashMap<Arc<str>, Arc<S>, RandomState>,
-    /// With this many sessions, those that have ended are thrown out.
-    full: usize,
-}
+type Sessions<S> = HashMap<Arc<str>, Arc<S>, RandomState>;
 
 impl<S: Handlers> Table<S> {
-    /// A table that keeps ended sessions until [`remove`](Self::remove) takes them out.
-    pub(crate) fn new() -> Self {
-        Self::of(usize::MAX)
-    }
-
-    /// A table that throws out ended sessions by itself when it has many.
-    pub(crate) fn throwing_out() -> Self {
-        Self::of(FEW)
-    }
-
-    fn of(full: usize) -> Self {
-        Self { state: Mutex::new(State { sessions: HashMap::default(), full }), told: Notify::new() }
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { sessions: Mutex::default(), told: Notify::new() })
     }
 
     /// Adds handlers, unless their session has ended.
     pub(crate) fn insert(&self, handlers: Arc<S>) {
-        let mut state = self.state();
+        let mut sessions = self.sessions();
         // Checked under the lock: if the session has ended, its `remove` may have come already.
         if !handlers.session().has_ended() {
-            if state.sessions.len() >= state.full {
-                state.sessions.retain(|_, handlers| !handlers.session().has_ended());
-                state.full = FEW.max(2 * state.sessions.len());
-            }
-            state.sessions.insert(handlers.session().id().into(), handlers);
+            sessions.insert(handlers.session().id().into(), handlers);
         }
-        drop(state);
+        drop(sessions);
         self.tell();
     }
 
     /// Takes out the handlers of a session that has ended. If the session has been adopted here since, its new handlers
     /// stay.
     pub(crate) fn remove(&self, id: &str) {
-        let mut state = self.state();
-        if state.sessions.get(id).is_some_and(|handlers| handlers.session().has_ended()) {
-            state.sessions.remove(id);
-        }
+        let mut sessions = self.sessions();
+        let has_ended = sessions.get(id).is_some_and(|handlers| handlers.session().has_ended());
+        let removed = if has_ended { sessions.remove(id) } else { None };
+        // Without the lock: the last reference to handlers may end more than them.
+        drop(sessions);
+        drop(removed);
+        self.tell();
     }
 
     /// The handlers of a session, if it is served here.
     pub(crate) fn here(&self, id: &str) -> Option<Arc<S>> {
-        self.any(id).filter(|handlers| !handlers.session().has_ended())
-    }
-
-    /// The same, whether the session has ended or not.
-    pub(crate) fn any(&self, id: &str) -> Option<Arc<S>> {
-        self.state().sessions.get(id).cloned()
+        let handlers = self.sessions().get(id).cloned();
+        handlers.filter(|handlers| !handlers.session().has_ended())
     }
 
     /// Waits for the handlers of a session that was adopted here a moment ago: they are being made now. None if the
@@ -102,7 +81,7 @@ impl<S: Handlers> Table<S> {
         self.told.notify_waiters();
     }
 
-    fn state(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sessions(&self) -> MutexGuard<'_, Sessions<S>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

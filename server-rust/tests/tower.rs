@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -18,6 +18,7 @@ use tailrope_server::{
 };
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tower_service::Service as _;
 
@@ -97,8 +98,23 @@ fn told(events: &str) -> (Vec<u64>, &str) {
     (whole.lines().filter_map(number).collect(), last_id(whole))
 }
 
-async fn begin(server: &Server, method: &str, headers: &[(&str, &str)], body: Value) -> Response<ResponseBody> {
-    let mut request = Request::builder().method(method).uri("/").header("host", "localhost");
+async fn begin<H: Handler>(
+    server: &TailropeService<JsonRpcServer<H>>,
+    method: &str,
+    headers: &[(&str, &str)],
+    body: Value,
+) -> Response<ResponseBody> {
+    begin_at(server, method, "/", headers, body).await
+}
+
+async fn begin_at<H: Handler>(
+    server: &TailropeService<JsonRpcServer<H>>,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Value,
+) -> Response<ResponseBody> {
+    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
     request =
         request.header("accept", "application/json, text/event-stream").header("content-type", "application/json");
     for (name, value) in headers {
@@ -119,7 +135,12 @@ async fn until(answer: &mut Response<ResponseBody>, said: &str) -> String {
     text
 }
 
-async fn ask(server: &Server, method: &str, headers: &[(&str, &str)], body: Value) -> Response<String> {
+async fn ask<H: Handler>(
+    server: &TailropeService<JsonRpcServer<H>>,
+    method: &str,
+    headers: &[(&str, &str)],
+    body: Value,
+) -> Response<String> {
     let mut answer = begin(server, method, headers, body).await;
     let text = until(&mut answer, "\0").await;
     answer.map(|_| text)
@@ -135,7 +156,7 @@ fn hello() -> Value {
     })
 }
 
-async fn open(server: &Server, more: &[(&str, &str)]) -> String {
+async fn open<H: Handler>(server: &TailropeService<JsonRpcServer<H>>, more: &[(&str, &str)]) -> String {
     let answer = ask(server, "POST", more, hello()).await;
     assert_eq!(answer.status(), 200, "{}", answer.body());
     answer.headers()["mcp-session-id"].to_str().unwrap().to_owned()
@@ -208,6 +229,93 @@ async fn i7_a_session_is_found_by_its_own_user_alone() {
 }
 
 #[tokio::test]
+async fn i7_a_session_is_found_at_its_own_path_alone() {
+    let server = server(ServiceConfig::default());
+    let at = async |path: &str, method: &str, id: &str| {
+        let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "nothing" });
+        begin_at(&server, method, path, &[("mcp-session-id", id)], ping).await.status().as_u16()
+    };
+    let opened = begin_at(&server, "POST", "/admin", &[], hello()).await;
+    let id = opened.headers()["mcp-session-id"].to_str().unwrap();
+    for method in ["POST", "GET", "DELETE"] {
+        assert_eq!(at("/public", method, id).await, 404, "{method}");
+    }
+    assert_eq!((at("/admin", "POST", id).await, at("/admin/", "DELETE", id).await), (200, 200));
+}
+
+/// Tells what it hears of sessions.
+struct Keeping(mpsc::UnboundedSender<String>);
+
+impl Handler for Keeping {
+    async fn call(&self, call: Call) -> Result<Value, RpcError> {
+        match call.method() {
+            "initialize" if call.params()["clientInfo"]["name"] == "stranger" => {
+                Err(RpcError::new(-32602, "a stranger"))
+            }
+            "initialize" => Ok(json!({
+                "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
+            })),
+            _ => Ok(json!(call.session_id())),
+        }
+    }
+
+    fn notified(&self, session_id: &str, method: &str, _params: Value) {
+        self.0.send(format!("{method} in {session_id}")).unwrap();
+    }
+
+    fn ended(&self, session_id: &str) {
+        self.0.send(format!("the end of {session_id}")).unwrap();
+    }
+}
+
+fn keeping() -> (Engine, TailropeService<JsonRpcServer<Keeping>>, mpsc::UnboundedReceiver<String>) {
+    let ((told, heard), engine) = (mpsc::unbounded_channel(), Engine::new(Options::default()));
+    (engine.clone(), TailropeService::json_rpc(Keeping(told), engine, ServiceConfig::default()), heard)
+}
+
+#[tokio::test]
+async fn handlers_know_their_session_and_hear_of_its_end_once() {
+    let (_, server, mut heard) = keeping();
+    let id = open(&server, &[]).await;
+    let session = [("mcp-session-id", &*id)];
+    let called = ask(&server, "POST", &session, json!({ "jsonrpc": "2.0", "id": 1, "method": "whose" })).await;
+    assert!(called.body().contains(&format!(r#""result":"{id}""#)), "{}", called.body());
+    ask(&server, "POST", &session, json!({ "jsonrpc": "2.0", "method": "notifications/told" })).await;
+    ask(&server, "DELETE", &session, Value::Null).await;
+    for expected in [format!("notifications/told in {id}"), format!("the end of {id}")] {
+        assert_eq!(timeout(PATIENCE, heard.recv()).await.expect("it is heard"), Some(expected));
+    }
+    drop(server);
+    assert_eq!(timeout(PATIENCE, heard.recv()).await.expect("nothing holds the handler"), None);
+}
+
+#[tokio::test]
+async fn a_session_whose_initialize_is_refused_is_over() {
+    let (engine, server, mut heard) = keeping();
+    let mut stranger = hello();
+    stranger["params"]["clientInfo"]["name"] = "stranger".into();
+    let refused = ask(&server, "POST", &[], stranger).await;
+    assert!(refused.status() == 200 && refused.body().contains("a stranger"), "{}", refused.body());
+    let id = refused.headers()["mcp-session-id"].to_str().unwrap();
+    assert_eq!(timeout(PATIENCE, heard.recv()).await.expect("it is heard"), Some(format!("the end of {id}")));
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "whose" });
+    assert_eq!(ask(&server, "POST", &[("mcp-session-id", id)], call).await.status(), 404);
+    assert_eq!(engine.stats().sessions, 0);
+}
+
+#[tokio::test]
+async fn the_service_goes_with_middleware() {
+    fn as_layers_need_it<B: http_body::Body + Default + Send + Sync>() -> B {
+        B::default()
+    }
+    assert!(http_body::Body::is_end_stream(&as_layers_need_it::<ResponseBody>()));
+    // A bound of a layer in front of the service.
+    let request = Request::post("/").header("host", "localhost");
+    let request = request.body(Limited::new(Full::new(Bytes::from(hello().to_string())), 10)).unwrap();
+    assert_eq!(server(ServiceConfig::default()).call(request).await.unwrap().status(), 413);
+}
+
+#[tokio::test]
 async fn what_is_refused_has_the_status_that_says_so() {
     let server = server(ServiceConfig::default().max_body_bytes(200).allowed_hosts(["localhost"]));
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "poll" });
@@ -215,7 +323,13 @@ async fn what_is_refused_has_the_status_that_says_so() {
     assert_eq!(ask(&server, "POST", &[], large).await.status(), 413);
     assert_eq!(ask(&server, "POST", &[], call.clone()).await.status(), 400, "no session");
     assert_eq!(ask(&server, "POST", &[("mcp-session-id", "0")], call.clone()).await.status(), 404);
-    assert_eq!(ask(&server, "PUT", &[("mcp-session-id", "0")], call.clone()).await.status(), 404);
+    for session in [&[][..], &[("mcp-session-id", "0")]] {
+        for method in ["OPTIONS", "HEAD", "PUT"] {
+            let other = ask(&server, method, session, call.clone()).await;
+            assert_eq!(other.status(), 405, "{method}");
+            assert_eq!(other.headers()["allow"], "GET, POST, DELETE");
+        }
+    }
     let steered = ask(&server, "POST", &[("mcp-protocol-version", "2026-07-28")], call).await;
     assert_eq!(steered.status(), 400);
     assert!(steered.body().contains("-32022"), "{}", steered.body());

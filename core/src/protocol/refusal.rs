@@ -162,7 +162,8 @@ impl Wording {
         Refusal::new(400, INVALID_REQUEST, format!("Invalid Request: {reason}"))
     }
 
-    pub(super) fn method_not_allowed(self) -> Refusal {
+    /// The endpoint does not serve this HTTP method.
+    pub fn method_not_allowed(self) -> Refusal {
         let refusal = self.refused(
             405,
             match self {

@@ -29,6 +29,11 @@ impl fmt::Debug for Call {
 }
 
 impl Call {
+    /// The id of the session. It is a credential of the client: it must not get into a log.
+    pub fn session_id(&self) -> &str {
+        self.line.session.id()
+    }
+
     /// The method.
     pub fn method(&self) -> &str {
         &self.method
@@ -39,8 +44,8 @@ impl Call {
         &self.params
     }
 
-    /// The head of the HTTP request that brought it. If the request came to another process, it has only the headers
-    /// that may be relayed.
+    /// The head of the HTTP request that brought it. If the request came to another process, the head has only the
+    /// headers that may be relayed.
     pub fn parts(&self) -> &Parts {
         &self.parts
     }

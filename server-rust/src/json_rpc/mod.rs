@@ -9,7 +9,8 @@ use std::io;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tailrope_core::engine::Engine;
+use tailrope_core::engine::{Engine, EngineError};
+use tailrope_core::protocol::jsonrpc;
 
 pub use call::Call;
 use session::Session;
@@ -48,7 +49,15 @@ impl fmt::Display for RpcError {
 
 impl std::error::Error for RpcError {}
 
-/// Answers the requests of all sessions, `initialize` among them.
+/// -32603: what the engine could not do, for example because the session has ended.
+impl From<EngineError> for RpcError {
+    fn from(error: EngineError) -> Self {
+        Self::new(jsonrpc::INTERNAL_ERROR, error.to_string())
+    }
+}
+
+/// Answers the requests of all sessions, `initialize` among them. If `initialize` is answered with an error, the session
+/// is over.
 pub trait Handler: Send + Sync + 'static {
     /// Answers a request. The future is dropped if the request is cancelled or the session ends. A lost connection
     /// cancels nothing.
@@ -58,8 +67,14 @@ pub trait Handler: Send + Sync + 'static {
     fn call(&self, call: Call) -> impl Future<Output = Result<Value, RpcError>> + Send;
 
     /// A notification came. Cancellations do not come here: they are handled before.
-    fn notified(&self, method: &str, params: Value) {
-        let _ = (method, params);
+    fn notified(&self, session_id: &str, method: &str, params: Value) {
+        let _ = (session_id, method, params);
+    }
+
+    /// A session is over here: its client has ended it, it was idle for too long, or another process has it now. Forget
+    /// what you kept for it. Not called for the sessions that there are when the process ends.
+    fn ended(&self, session_id: &str) {
+        let _ = session_id;
     }
 }
 
@@ -76,7 +91,7 @@ impl<H: Handler> TailropeService<JsonRpcServer<H>> {
 impl<H: Handler> Application for JsonRpcServer<H> {
     type Session = Session<H>;
 
-    fn begin(&self, begun: &Begun<'_>) -> io::Result<Arc<Session<H>>> {
+    fn begin(&self, begun: &Begun<'_, Session<H>>) -> io::Result<Arc<Session<H>>> {
         Ok(Session::new(Arc::clone(&self.0), begun))
     }
 }

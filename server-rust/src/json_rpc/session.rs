@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::future::{Future, ready};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
@@ -12,7 +13,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, SessionHandle};
 use tailrope_core::exchange::{Admission, Turn};
-use tailrope_core::protocol::jsonrpc;
 use tailrope_core::protocol::{Envelope, Kind, RequestId};
 use tokio::sync::{Notify, oneshot};
 
@@ -22,6 +22,7 @@ use crate::json_rpc::{Call, Handler, RpcError};
 use crate::outcomes::Outcomes;
 use crate::panics;
 use crate::service::{Begun, Handlers, Posts, serve_posted};
+use crate::table::Table;
 
 type Answer = Result<Value, RpcError>;
 
@@ -45,28 +46,44 @@ pub struct Session<H> {
     handler: Arc<H>,
     line: Arc<Line>,
     cancels: Arc<Mutex<Cancels>>,
+    table: Weak<Table<Self>>,
     posts: Posts,
+    has_ended: AtomicBool,
 }
 
 /// What tells running requests that they are cancelled.
 type Cancels = HashMap<RequestId, Arc<Notify>>;
 
-/// A request whose handler runs. When it is dropped, the answer is sent, if there is one.
+/// A request whose handler runs. When this is dropped, the answer is sent, if there is one.
 struct Running {
     line: Arc<Line>,
     cancels: Arc<Mutex<Cancels>>,
     id: RequestId,
     answer: Option<Answer>,
+    /// It is the `initialize` that opened the session.
+    opens: bool,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         lock(&self.cancels).remove(&self.id);
-        match self.answer.take() {
-            Some(answer) => self.line.respond(&self.id, answer),
-            None if thread::panicking() => panics::answer_for(&self.line.session, &self.id),
+        let session = &self.line.session;
+        let is_opened = match self.answer.take() {
+            Some(answer) => {
+                let is_result = answer.is_ok();
+                self.line.respond(&self.id, answer);
+                is_result
+            }
+            None if thread::panicking() => {
+                panics::answer_for(session, &self.id);
+                false
+            }
             // The request was cancelled, or the session has ended: the engine has given the request its end.
-            None => {}
+            None => return,
+        };
+        if self.opens && !is_opened {
+            // No client goes on with a session that was refused.
+            session.end();
         }
     }
 }
@@ -90,17 +107,44 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<H: Handler> Session<H> {
-    pub(crate) fn new(handler: Arc<H>, begun: &Begun<'_>) -> Arc<Self> {
+    pub(crate) fn new(handler: Arc<H>, begun: &Begun<'_, Self>) -> Arc<Self> {
         let line = Arc::new(Line {
             session: begun.session.clone(),
             host: Arc::clone(begun.host),
             outcomes: Outcomes::default(),
             asked: Mutex::default(),
         });
-        let session = Arc::new(Self { handler, line, cancels: Arc::default(), posts: Posts::new(begun.terms) });
+        let session = Arc::new(Self {
+            handler,
+            line,
+            cancels: Arc::default(),
+            table: Arc::downgrade(begun.table),
+            posts: Posts::new(begun.terms, begun.path),
+            has_ended: AtomicBool::new(false),
+        });
         begun.ears.listen(Arc::downgrade(&session) as Weak<dyn Hear>);
         Arc::clone(&session).hear();
         session
+    }
+}
+
+impl<H: Handler> Session<H> {
+    /// Runs the handler of a request. `opens` says whether the request is the `initialize` that opened the session.
+    fn begin(&self, message: Message, opens: bool) -> bool {
+        let Message { id: Some(id), method: Some(method), parts, params, .. } = message else { return false };
+        let cancelled = Arc::new(Notify::new());
+        lock(&self.cancels).insert(id.clone(), Arc::clone(&cancelled));
+        let (handler, line, cancels) = (Arc::clone(&self.handler), Arc::clone(&self.line), Arc::clone(&self.cancels));
+        let call = Call { line: Arc::clone(&line), id: id.clone(), method, params, parts };
+        let running = Running { line, cancels, id, answer: None, opens };
+        self.posts.runtime().spawn(async move {
+            let mut running = running;
+            tokio::select! {
+                answer = handler.call(call) => running.answer = Some(answer),
+                () = cancelled.notified() => {}
+            }
+        });
+        true
     }
 }
 
@@ -109,9 +153,17 @@ impl<H: Handler> Hear for Session<H> {
         self.line.outcomes.settle(self.line.session.take_outcomes());
         serve_posted(&self);
         if self.line.session.has_ended() {
-            // The session has no client any more that could get an answer.
+            // The session has ended, so nobody can get an answer any more.
             lock(&self.cancels).drain().for_each(|(_, cancelled)| cancelled.notify_one());
             lock(&self.line.asked).waiting.clear();
+            if let Some(table) = self.table.upgrade() {
+                table.remove(self.line.session.id());
+            }
+            if !self.has_ended.swap(true, Ordering::SeqCst) {
+                // Not here: this may be a thread of a store, and the handler is the user's.
+                let runtime = self.posts.runtime().clone();
+                runtime.spawn(async move { self.handler.ended(self.line.session.id()) });
+            }
         }
     }
 }
@@ -162,27 +214,15 @@ impl<H: Handler> Handlers for Session<H> {
     }
 
     fn call(&self, message: Message) -> bool {
-        let Message { id: Some(id), method: Some(method), parts, params, .. } = message else { return false };
-        let cancelled = Arc::new(Notify::new());
-        lock(&self.cancels).insert(id.clone(), Arc::clone(&cancelled));
-        let (handler, line, cancels) = (Arc::clone(&self.handler), Arc::clone(&self.line), Arc::clone(&self.cancels));
-        let call = Call { line: Arc::clone(&line), id: id.clone(), method, params, parts };
-        let running = Running { line, cancels, id, answer: None };
-        self.posts.runtime().spawn(async move {
-            let mut running = running;
-            tokio::select! {
-                answer = handler.call(call) => running.answer = Some(answer),
-                () = cancelled.notified() => {}
-            }
-        });
-        true
+        let opens = message.method.as_deref() == Some("initialize");
+        self.begin(message, opens)
     }
 
     fn replay(&self, message: Message) {
         if message.kind == Kind::Request {
-            self.call(message);
+            self.begin(message, false);
         } else if let Some(method) = message.method {
-            self.handler.notified(&method, message.params);
+            self.handler.notified(self.line.session.id(), &method, message.params);
         }
     }
 
@@ -199,7 +239,7 @@ impl<H: Handler> Handlers for Session<H> {
                 }
             }
             (Kind::Notification, _, Some(method)) if method != "notifications/cancelled" => {
-                self.handler.notified(&method, params);
+                self.handler.notified(session.id(), &method, params);
             }
             _ => {}
         }
@@ -227,31 +267,30 @@ impl Line {
 
     pub(crate) async fn ask(&self, related: &RequestId, method: &str, params: &Value) -> Answer {
         let (sender, answer) = oneshot::channel();
-        let id = {
+        let number = {
             let mut asked = lock(&self.asked);
             asked.last += 1;
-            let id = RequestId::integer(asked.last);
-            asked.waiting.insert(id.clone(), sender);
-            id
+            let number = asked.last;
+            asked.waiting.insert(RequestId::integer(number), sender);
+            number
         };
-        let question = Question { line: self, id };
-        let number: Value = serde_json::from_str(&question.id.to_json()).unwrap_or_default();
+        let question = Question { line: self, id: RequestId::integer(number) };
         let payload = json!({ "jsonrpc": "2.0", "id": number, "method": method, "params": params }).to_string().into();
         let kind = OutgoingKind::Request;
         let message = OutgoingMessage { kind, id: Some(&question.id), related: Some(related), payload };
-        let failed = |error: EngineError| RpcError::new(jsonrpc::INTERNAL_ERROR, error.to_string());
-        self.send(message).await.map_err(failed)?;
-        answer.await.unwrap_or_else(|_| Err(failed(EngineError::SessionEnded)))
+        self.send(message).await?;
+        answer.await.unwrap_or_else(|_| Err(EngineError::SessionEnded.into()))
     }
 
     fn respond(&self, id: &RequestId, answer: Answer) {
         let rest = match answer {
             Ok(result) => format!(r#""result":{result}"#),
-            Err(RpcError { code, message, data: None }) => {
-                format!(r#""error":{}"#, json!({ "code": code, "message": message }))
-            }
             Err(RpcError { code, message, data }) => {
-                format!(r#""error":{}"#, json!({ "code": code, "message": message, "data": data }))
+                let mut error = json!({ "code": code, "message": message });
+                if let Some(data) = data {
+                    error["data"] = data;
+                }
+                format!(r#""error":{error}"#)
             }
         };
         // Written as text: an integer may have more digits than any integer type of ours.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -14,6 +15,8 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tailrope_core::engine::{Engine, SessionHandle};
 use tailrope_core::exchange::Admission;
 use tailrope_core::protocol::Envelope;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::rmcp::messages::read;
 use crate::rmcp::served::Served;
@@ -25,6 +28,8 @@ pub struct RmcpServer<S> {
     factory: Arc<dyn Fn() -> io::Result<S> + Send + Sync>,
     /// rmcp's own service, for requests that have no session.
     modern: StreamableHttpService<S, NeverSessionManager>,
+    /// Each request of that service that runs holds a receiver.
+    running: watch::Sender<()>,
 }
 
 impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
@@ -50,26 +55,32 @@ impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
         let modern = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
             .with_legacy_session_mode(false)
+            .with_json_response(config.json_response)
             .with_max_request_body_bytes(config.max_body_bytes);
         let make = Arc::clone(&factory);
         let modern = StreamableHttpService::new(move || make(), Arc::new(NeverSessionManager::default()), modern);
-        Self::of(RmcpServer { factory, modern }, engine, config)
+        Self::of(RmcpServer { factory, modern, running: watch::Sender::default() }, engine, config)
     }
 }
 
 impl<S: ServerHandler + Send + 'static> Application for RmcpServer<S> {
     type Session = Served;
 
-    fn begin(&self, begun: &Begun<'_>) -> io::Result<Arc<Served>> {
+    fn begin(&self, begun: &Begun<'_, Served>) -> io::Result<Arc<Served>> {
         let handler = (self.factory)()?;
-        let served = Served::new(begun.session.clone(), begun.ears, Arc::clone(begun.host), begun.terms, None);
+        let served = Served::new(begun, None);
         tokio::spawn(serve(handler, &served));
         Ok(served)
     }
 
     fn serve_modern(&self, request: Request<Full<Bytes>>) -> Option<service::Served> {
-        let modern = self.modern.clone();
-        Some(Box::pin(async move { modern.handle(request).await.map(ResponseBody::other) }))
+        let (modern, running) = (self.modern.clone(), self.running.subscribe());
+        Some(Box::pin(async move { modern.handle(request).await.map(|body| ResponseBody::other(body, running)) }))
+    }
+
+    async fn drain_modern(&self, within: Duration) {
+        let _ = timeout(within, self.running.closed()).await;
+        self.modern.config.cancellation_token.cancel();
     }
 }
 

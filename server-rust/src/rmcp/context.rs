@@ -1,6 +1,7 @@
 //! What a handler can ask of the stream of its request.
 
 use std::sync::Arc;
+use std::thread;
 
 use rmcp::model::{GetExtensions as _, ServerNotification};
 use rmcp::service::OriginatingRequestId;
@@ -11,7 +12,33 @@ use crate::rmcp::served::Running;
 
 /// The stream of a request, in the extensions that its handler gets.
 #[derive(Clone)]
-pub(crate) struct Control(pub(crate) Arc<Running>);
+pub(crate) struct Control {
+    running: Arc<Running>,
+    /// A panic in which this is dropped is one of the handler.
+    is_guard: bool,
+}
+
+impl Control {
+    pub(crate) fn new(running: Running) -> Self {
+        Self { running: Arc::new(running), is_guard: true }
+    }
+
+    /// Takes the guard out: this one may be dropped in any panic from now on, for example in that of a task of the
+    /// handler.
+    pub(crate) fn take_guard(&mut self) -> Self {
+        let guard = self.clone();
+        self.is_guard = false;
+        guard
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if self.is_guard && thread::panicking() {
+            self.running.answer_for_panic();
+        }
+    }
+}
 
 /// What handlers can ask of the stream of their request, if [`Sessions`](crate::Sessions) or
 /// [`TailropeService`](crate::TailropeService) serves it.
@@ -48,14 +75,14 @@ pub trait ResumableContext {
 impl ResumableContext for Context {
     fn close_sse_stream(&self, close: Close) -> bool {
         let control = self.extensions.get::<Control>();
-        control.is_some_and(|Control(running)| {
+        control.is_some_and(|Control { running, .. }| {
             running.session.close_connection(&running.request, close.retry_ms, close.hold_ms)
         })
     }
 
     fn close_standalone_sse_stream(&self, close: Close) -> bool {
         let control = self.extensions.get::<Control>();
-        control.is_some_and(|Control(running)| running.session.close_standalone(close.retry_ms, close.hold_ms))
+        control.is_some_and(|Control { running, .. }| running.session.close_standalone(close.retry_ms, close.hold_ms))
     }
 
     fn related(&self, mut notification: ServerNotification) -> ServerNotification {

@@ -11,7 +11,8 @@ use tokio::sync::Notify;
 /// Messages that may wait. A client that sends faster than its session takes messages has to wait itself (I11).
 const MAX_MESSAGES: usize = 64;
 
-/// A queue that, while it is empty, has room for one message at most: a thousand idle sessions have a queue each.
+/// A queue. While it is empty, it keeps room for one message at most, because a thousand idle sessions have a queue
+/// each.
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,

@@ -15,7 +15,7 @@ use super::ids::{request_id, rmcp_id};
 /// Bytes to reserve before a message is written. Most messages take less.
 pub(crate) const JSON_ROOM: usize = 256;
 
-/// Reads a tool call. None if the message is anything else or is wrong: then rmcp's own way says what is wrong.
+/// Reads a tool call. None if the message is anything else or is wrong: rmcp's own reader then says what is wrong.
 pub(crate) fn call(envelope: &Envelope, body: &[u8]) -> Option<ClientJsonRpcMessage> {
     if (envelope.kind, envelope.method.as_deref()) != (Kind::Request, Some("tools/call")) {
         return None;
@@ -122,7 +122,8 @@ pub(crate) fn read_progress(json: &str) -> Option<ServerJsonRpcMessage> {
     Some(JsonRpcMessage::notification(ServerNotification::ProgressNotification(ProgressNotification::new(progress))))
 }
 
-/// Reads a number with a fraction. None if it has so many digits that another number could be read as the same one.
+/// Reads a number with a fraction. None if it has no fraction, or so many digits that another number could be read as
+/// the same one.
 fn number(raw: &RawValue) -> Option<f64> {
     let text = raw.get().as_bytes();
     let has_few_digits = text.len() <= 16 && text.iter().all(|byte| byte.is_ascii_digit() || b"-.".contains(byte));

@@ -70,8 +70,8 @@ pub(crate) fn json(message: &impl serde::Serialize) -> Bytes {
     json.into()
 }
 
-/// A message of the log, as it is: only the client looks at what its type says. None if it is not a message of a
-/// server.
+/// A message of the log, passed on as it is. Its contents are not read into the type of its kind: only the client looks
+/// at them. None if it is not a message of a server.
 pub(crate) fn opaque(json: &str) -> Option<ServerJsonRpcMessage> {
     #[derive(Deserialize)]
     struct Wire {

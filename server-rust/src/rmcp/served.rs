@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
 
 use foldhash::fast::RandomState;
 use rmcp::model::{
@@ -13,11 +12,11 @@ use rmcp::model::{
 };
 use rmcp::service::OriginatingRequestId;
 use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Admission, Pause, Terms, Turn};
+use tailrope_core::exchange::{Admission, Pause, Turn};
 use tailrope_core::protocol::{Kind, RequestId};
 use tokio::sync::oneshot;
 
-use crate::hearing::{Ears, Hear};
+use crate::hearing::Hear;
 use crate::host::Host;
 use crate::outcomes::{Outcomes, Sending};
 use crate::panics;
@@ -27,7 +26,8 @@ use crate::rmcp::inbox::Inbox;
 use crate::rmcp::lean;
 use crate::rmcp::messages::json;
 use crate::rmcp::recent::Recent;
-use crate::service::{Posts, serve_posted};
+use crate::service::{Begun, Posts, serve_posted};
+use crate::table::Table;
 
 pub struct Served {
     pub(crate) session: SessionHandle,
@@ -38,33 +38,32 @@ pub struct Served {
     pub(crate) recent: Option<Arc<Recent>>,
     initializing: Mutex<Option<(RmcpId, oneshot::Sender<ServerJsonRpcMessage>)>>,
     host: Arc<Host>,
+    table: Weak<Table<Self>>,
     pub(crate) posts: Posts,
     has_left: AtomicBool,
 }
 
-/// A request that has come to its handler. The handler's context holds this.
+/// A request that has come to its handler.
 pub(crate) struct Running {
     pub(crate) session: SessionHandle,
     pub(crate) request: RequestId,
     routes: Arc<Mutex<Routes>>,
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // rmcp tells nobody that a handler panicked.
-        if thread::panicking() {
-            lock(&self.routes).forget(&self.request);
-            panics::answer_for(&self.session, &self.request);
-        }
+impl Running {
+    /// Its handler has panicked. rmcp tells nobody of it.
+    pub(crate) fn answer_for_panic(&self) {
+        lock(&self.routes).forget(&self.request);
+        panics::answer_for(&self.session, &self.request);
     }
 }
 
-/// Which requests messages belong to that do not say it themselves.
+/// Which request a message belongs to, for messages that do not say so themselves.
 #[derive(Default)]
 struct Routes {
     /// Looked up for each progress message. Clients choose the keys, so the hash has a secret.
     by_token: HashMap<ProgressToken, RequestId, RandomState>,
-    /// By question of the server: the client's request that it is related to.
+    /// For each question of the server: the client's request that it is related to.
     questions: HashMap<RequestId, RequestId>,
 }
 
@@ -79,44 +78,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Served {
-    /// `ears` are those that the session was opened with. `terms` hold for what other processes relay to the session.
-    pub(crate) fn new(
-        session: SessionHandle,
-        ears: &Ears,
-        host: Arc<Host>,
-        terms: Terms<'static>,
-        recent: Option<Arc<Recent>>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(begun: &Begun<'_, Self>, recent: Option<Arc<Recent>>) -> Arc<Self> {
         let served = Arc::new(Self {
-            session,
+            session: begun.session.clone(),
             inbox: Inbox::default(),
             outcomes: Outcomes::default(),
             routes: Arc::default(),
             recent,
             initializing: Mutex::default(),
-            host,
-            posts: Posts::new(terms),
+            host: Arc::clone(begun.host),
+            table: Arc::downgrade(begun.table),
+            posts: Posts::new(begun.terms, begun.path),
             has_left: AtomicBool::new(false),
         });
-        ears.listen(Arc::downgrade(&served) as Weak<dyn Hear>);
+        begun.ears.listen(Arc::downgrade(&served) as Weak<dyn Hear>);
         // Something may have happened before there was a listener.
         Arc::clone(&served).hear();
         served
     }
 
-    /// rmcp's loop has ended. If the store outlives the process, other processes can go on with the session.
-    pub(crate) fn leave(&self) {
-        if !self.has_left.swap(true, Ordering::SeqCst) {
-            self.inbox.close();
-            // A session that has ended is not left to other processes.
-            if !self.session.has_ended() {
-                self.session.release();
-            }
+    /// rmcp's loop has ended. If the store outlives the process, other processes can go on with the session. Returns
+    /// false if it was called before.
+    pub(crate) fn leave(&self) -> bool {
+        if self.has_left.swap(true, Ordering::SeqCst) {
+            return false;
         }
-    }
-
-    pub(crate) fn has_left(&self) -> bool {
-        self.has_left.load(Ordering::SeqCst)
+        self.inbox.close();
+        // A session that has ended is not left to other processes.
+        if !self.session.has_ended() {
+            self.session.release();
+        }
+        true
     }
 
     /// Gives a request that is in flight to the handlers.
@@ -127,7 +119,7 @@ impl Served {
                 lock(&self.routes).by_token.insert(token, id.clone());
             }
             let running = Running { session: self.session.clone(), request: id, routes: Arc::clone(&self.routes) };
-            request.request.extensions_mut().insert(Control(Arc::new(running)));
+            request.request.extensions_mut().insert(Control::new(running));
         }
         self.inbox.put(message)
     }
@@ -239,6 +231,9 @@ impl Hear for Served {
         if self.session.has_ended() {
             self.inbox.close();
             lock(&self.initializing).take();
+            if let Some(table) = self.table.upgrade() {
+                table.remove(self.session.id());
+            }
         }
     }
 }

@@ -26,13 +26,17 @@ use crate::pages::Pages;
 use crate::rmcp::events::EventStream;
 use crate::rmcp::messages::{admitted, json, parts_of};
 use crate::rmcp::served::Served;
-use crate::rmcp::transport::{SessionTransport, serve};
+use crate::rmcp::transport::{Left, SessionTransport, serve};
 use crate::sender::{Identity, Sender};
+use crate::service::Begun;
 use crate::table::Table;
 
 /// The id of the priming event that rmcp's service itself writes before a standalone stream and before the answer to
 /// `initialize`. A client that resumes with it has nothing of the stream yet.
 const RMCP_START: &str = "0";
+
+/// rmcp tells a session manager no path when it opens a session.
+const NO_PATH: &str = "/";
 
 /// The sessions of rmcp's `StreamableHttpService`, with streams that outlive their connections: any client that resumes gets
 /// exactly what it has not got yet.
@@ -72,12 +76,14 @@ const RMCP_START: &str = "0";
 /// - It shows a session manager the HTTP request only if that is a POST of a request or a notification. So
 ///   [principals](Identity::principal) are checked there. They are not checked on GET, on DELETE, and when a client
 ///   answers the server.
+/// - It runs the handlers. A handler that panics is noticed by its `RequestContext`, which is dropped in the panic.
 /// - It serves revision 2026-07-28 without sessions: none of those requests comes here.
 pub struct Sessions {
     engine: Engine,
     host: Arc<Host>,
     identity: Identity,
     table: Arc<Table<Served>>,
+    left: Arc<Left>,
     adopter: Option<Arc<Adopter>>,
 }
 
@@ -104,24 +110,22 @@ impl Adopt for Adopter {
         &self.host
     }
 
-    fn begin(&self, session: &SessionHandle, ears: &Ears) -> io::Result<Arc<Served>> {
-        // rmcp writes the comments.
-        session.set_keep_alive_ms(0);
-        let served = Served::new(session.clone(), ears, Arc::clone(&self.host), Terms::default(), Some(Arc::default()));
-        let serving = (self.begin)(&served)?;
-        let (table, id) = (Arc::downgrade(&self.table), SessionId::from(session.id()));
-        tokio::spawn(async move {
-            serving.await;
-            if let Some(table) = table.upgrade() {
-                table.remove(&id);
-            }
-        });
+    fn begin(&self, session: &SessionHandle, ears: &Ears, _path: &str) -> io::Result<Arc<Served>> {
+        let served = served(session.clone(), ears, &self.host, &self.table);
+        tokio::spawn((self.begin)(&served)?);
         Ok(served)
     }
 
     fn table(&self) -> &Table<Served> {
         &self.table
     }
+}
+
+fn served(session: SessionHandle, ears: &Ears, host: &Arc<Host>, table: &Arc<Table<Served>>) -> Arc<Served> {
+    // rmcp writes the comments.
+    session.set_keep_alive_ms(0);
+    let begun = Begun { session, ears, host, table, path: NO_PATH, terms: Terms::default() };
+    Served::new(&begun, Some(Arc::default()))
 }
 
 impl fmt::Debug for Sessions {
@@ -188,7 +192,8 @@ impl Sessions {
     /// Sessions of this engine.
     pub fn new(engine: Engine) -> Self {
         let host = Host::new(engine.clone());
-        Self { engine, host, identity: Identity::default(), table: Table::new().into(), adopter: None }
+        let (table, left) = (Table::new(), Arc::default());
+        Self { engine, host, identity: Identity::default(), table, left, adopter: None }
     }
 
     /// Says whose the sessions are.
@@ -198,8 +203,8 @@ impl Sessions {
     }
 
     /// Adopts sessions whose process is gone: when a message of such a session's client comes, the session goes on
-    /// here. `factory` makes its handler, as the factory of the service makes the others. What the client has told
-    /// before, and still holds, is told to the handler again. The event store has to be one that several processes
+    /// here. `factory` makes its handler, as the factory of the service makes the others. The handler is told again
+    /// what the client has told before, as far as it still holds. The event store has to be one that several processes
     /// share.
     ///
     /// ```no_run
@@ -322,7 +327,7 @@ impl Sessions {
         relayed: Relayed,
     ) -> Result<EventStream, SessionsError> {
         if let Some(adopter) = &self.adopter {
-            adopting::offer(adopter, session);
+            adopting::offer(adopter, session, NO_PATH);
         }
         let opened = Pages::open(&self.host, |signal| session.relay(admission, relayed, signal, 0));
         if opened.is_err() {
@@ -340,12 +345,10 @@ impl SessionManager for Sessions {
         let id: SessionId = new_id().into();
         let ears = Arc::new(Ears::default());
         let session = self.engine.open_session(self.named(&id), None, &Dialect::NEUTRAL, ears.clone(), 0)?;
-        // rmcp writes the comments.
-        session.set_keep_alive_ms(0);
-        let served = Served::new(session, &ears, Arc::clone(&self.host), Terms::default(), Some(Arc::default()));
+        let served = served(session, &ears, &self.host, &self.table);
         self.table.insert(Arc::clone(&served));
         self.host.arm_for_engine();
-        Ok((id, SessionTransport(served)))
+        Ok((id, SessionTransport::new(served, &self.left)))
     }
 
     async fn initialize_session(
@@ -353,7 +356,7 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, SessionsError> {
-        let served = self.table.any(id).ok_or(SessionsError::UnknownSession)?;
+        let served = self.table.here(id).ok_or(SessionsError::UnknownSession)?;
         let session = &served.session;
         let principal = parts_of(&message).and_then(|parts| self.principal(parts));
         session.claim(principal.as_deref());
@@ -371,8 +374,8 @@ impl SessionManager for Sessions {
         }
         served.begin(message);
         let answer = answer.await.map_err(|_| SessionsError::Engine(EngineError::SessionEnded))?;
-        // The store has to have the session before the client has the answer: its next request may come to another
-        // process.
+        // The store has to have the session before the client has the answer: the client's next request may come to
+        // another process.
         while answered.next().await.end.is_none() {}
         Ok(answer)
     }
@@ -392,9 +395,10 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
-        match self.table.any(id) {
-            // rmcp's loop of the session has ended.
-            Some(served) if served.has_left() => self.table.remove(id),
+        if self.left.remove(id) {
+            return Ok(());
+        }
+        match self.table.here(id) {
             // A DELETE. rmcp's loop ends with the session.
             Some(served) => served.session.delete(),
             // A DELETE for a session of another process, or for one that does not exist.

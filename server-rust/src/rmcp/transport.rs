@@ -1,10 +1,13 @@
 //! What rmcp's loop of one session reads and writes.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::service::serve_server;
 use rmcp::transport::Transport;
+use rmcp::transport::streamable_http_server::session::SessionId;
 use rmcp::{RoleServer, ServerHandler};
 use tailrope_core::engine::EngineError;
 
@@ -14,7 +17,7 @@ use crate::rmcp::served::Served;
 
 /// Serves a session with this handler, until the session ends.
 pub(crate) fn serve<S: ServerHandler>(handler: S, served: &Arc<Served>) -> impl Future<Output = ()> + Send + use<S> {
-    let transport = SessionTransport(Arc::clone(served));
+    let transport = SessionTransport { served: Arc::clone(served), left: None };
     async move {
         // The future of the handshake is larger than everything that a session needs after it, so it is boxed.
         let begun = Box::pin(serve_server(Boxed(handler), transport)).await;
@@ -28,7 +31,48 @@ pub(crate) fn serve<S: ServerHandler>(handler: S, served: &Arc<Served>) -> impl 
 
 /// The transport of one session: what is sent goes into the logs of the engine.
 #[derive(Debug)]
-pub struct SessionTransport(pub(crate) Arc<Served>);
+pub struct SessionTransport {
+    served: Arc<Served>,
+    /// Set if rmcp's own service runs the loop.
+    left: Option<Arc<Left>>,
+}
+
+/// The sessions whose loop has ended, and which rmcp's service has yet to close.
+#[derive(Debug, Default)]
+pub(crate) struct Left(Mutex<HashSet<SessionId>>);
+
+impl Left {
+    fn insert(&self, id: &str) {
+        self.lock().insert(id.into());
+    }
+
+    /// Whether this close comes from rmcp's service itself, after the loop of the session. Every other close is a DELETE
+    /// of the client. If both come together, either may be taken for the other.
+    pub(crate) fn remove(&self, id: &SessionId) -> bool {
+        self.lock().remove(id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<SessionId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SessionTransport {
+    /// The transport of a session whose loop rmcp's own service runs.
+    pub(crate) fn new(served: Arc<Served>, left: &Arc<Left>) -> Self {
+        Self { served, left: Some(Arc::clone(left)) }
+    }
+
+    fn leave(&self) {
+        // A panic ends the task that would close the session.
+        if self.served.leave()
+            && !thread::panicking()
+            && let Some(left) = &self.left
+        {
+            left.insert(self.served.session.id());
+        }
+    }
+}
 
 impl Transport<RoleServer> for SessionTransport {
     type Error = EngineError;
@@ -38,11 +82,11 @@ impl Transport<RoleServer> for SessionTransport {
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = Result<(), EngineError>> + Send + 'static {
         // Sent here, not in the future: rmcp polls the futures of several messages in any order.
-        let sent = self.0.send(message);
+        let sent = self.served.send(message);
         let at_once = Outcomes::at_once(&sent);
-        // Boxed because it is rare and large: rmcp spawns a task for each message, and each would have room for it.
+        // Boxed because it is rare and large: rmcp spawns a task for each message, which would have room for it.
         let waits = at_once.is_none().then(|| {
-            let served = Arc::clone(&self.0);
+            let served = Arc::clone(&self.served);
             Box::pin(async move { served.finish(sent).await })
         });
         async move {
@@ -54,17 +98,17 @@ impl Transport<RoleServer> for SessionTransport {
     }
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
-        self.0.inbox.take().await
+        self.served.inbox.take().await
     }
 
     async fn close(&mut self) -> Result<(), EngineError> {
-        self.0.leave();
+        self.leave();
         Ok(())
     }
 }
 
 impl Drop for SessionTransport {
     fn drop(&mut self) {
-        self.0.leave();
+        self.leave();
     }
 }

@@ -13,13 +13,12 @@ use http_body::{Body, Frame, SizeHint};
 use tailrope_core::engine;
 use tailrope_core::exchange::AnswerHead;
 use tailrope_core::protocol::{Dialect, Refusal};
+use tokio::sync::watch;
 
 use crate::pages::Pages;
 use crate::service::SESSION_ID;
 use crate::service::unwritten::{TooLong, Unwritten};
 use crate::source::Source;
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// How many headers a stream of events has.
@@ -49,7 +48,7 @@ impl Error for Stalled {}
 enum Kind {
     Whole(Option<Bytes>),
     Stream(Box<Events>),
-    Other(Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>),
+    Other { body: Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send + Sync>>, _running: watch::Receiver<()> },
 }
 
 /// What a connection carries.
@@ -105,9 +104,19 @@ impl ResponseBody {
         Self(Kind::Whole(Some(bytes.into()).filter(|bytes: &Bytes| !bytes.is_empty())))
     }
 
-    /// An answer that another service has made.
-    pub(crate) fn other(body: impl Body<Data = Bytes, Error = Infallible> + Send + 'static) -> Self {
-        Self(Kind::Other(Box::pin(body)))
+    /// An answer that another service has made. `running` is dropped with it.
+    pub(crate) fn other(
+        body: impl Body<Data = Bytes, Error = Infallible> + Send + Sync + 'static,
+        running: watch::Receiver<()>,
+    ) -> Self {
+        Self(Kind::Other { body: Box::pin(body), _running: running })
+    }
+}
+
+/// Empty: what middleware answers with when it does not ask the service.
+impl Default for ResponseBody {
+    fn default() -> Self {
+        Self(Kind::Whole(None))
     }
 }
 
@@ -119,7 +128,7 @@ impl Body for ResponseBody {
         let bytes = match &mut self.0 {
             Kind::Whole(bytes) => bytes.take().map(Ok),
             Kind::Stream(events) => ready!(events.poll(cx)),
-            Kind::Other(body) => {
+            Kind::Other { body, .. } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
                 return Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})));
             }
@@ -131,7 +140,7 @@ impl Body for ResponseBody {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_none(),
             Kind::Stream(events) => events.is_over(),
-            Kind::Other(body) => body.is_end_stream(),
+            Kind::Other { body, .. } => body.is_end_stream(),
         }
     }
 
@@ -139,7 +148,7 @@ impl Body for ResponseBody {
         let size = match &self.0 {
             Kind::Whole(bytes) => Some(bytes.as_ref().map_or(0, Bytes::len)),
             Kind::Stream(events) => events.size(),
-            Kind::Other(body) => return body.size_hint(),
+            Kind::Other { body, .. } => return body.size_hint(),
         };
         size.map_or_else(SizeHint::default, |size| SizeHint::with_exact(size as u64))
     }
@@ -169,7 +178,7 @@ fn answer(head: &AnswerHead, session_id: Option<&HeaderValue>, body: ResponseBod
 
 /// The answer to a request that opens no connection.
 pub(crate) fn empty(head: &AnswerHead, session_id: Option<&HeaderValue>) -> Response<ResponseBody> {
-    answer(head, session_id, ResponseBody(Kind::Whole(None)))
+    answer(head, session_id, ResponseBody::default())
 }
 
 /// The answer to a request that is not taken.
@@ -180,7 +189,6 @@ pub(crate) fn refused(
 ) -> Response<ResponseBody> {
     let head = AnswerHead::refused(refusal, dialect);
     let mut response = answer(&head, session_id, ResponseBody::whole(refusal.body(dialect)));
-    response.headers_mut().insert(CONTENT_TYPE, JSON);
     if let Some(allow) = refusal.allow {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
     }

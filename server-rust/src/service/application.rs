@@ -1,8 +1,9 @@
 //! What serves the messages of sessions.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -16,14 +17,19 @@ use tailrope_core::protocol::jsonrpc::{self, Body};
 use crate::hearing::Ears;
 use crate::host::Host;
 use crate::service::{Posts, ResponseBody};
+use crate::table::Table;
 
 const ONE_MESSAGE: &str = "a body has to be one message: batches are not served";
 
 /// A session that has just been opened, for its handlers.
-pub struct Begun<'a> {
+pub struct Begun<'a, S> {
     pub(crate) session: SessionHandle,
     pub(crate) ears: &'a Ears,
     pub(crate) host: &'a Arc<Host>,
+    /// Where the handlers will be found. They take themselves out when their session has ended.
+    pub(crate) table: &'a Arc<Table<S>>,
+    /// The path of the request that opened the session here.
+    pub(crate) path: &'a str,
     /// The terms for requests that other processes relay to the session.
     pub(crate) terms: Terms<'static>,
 }
@@ -39,11 +45,16 @@ pub trait Application: Send + Sync + 'static {
     ///
     /// # Errors
     /// The user's factory failed.
-    fn begin(&self, begun: &Begun<'_>) -> std::io::Result<Arc<Self::Session>>;
+    fn begin(&self, begun: &Begun<'_, Self::Session>) -> std::io::Result<Arc<Self::Session>>;
 
     /// Serves a request of revision 2026-07-28. None if the application cannot.
     fn serve_modern(&self, _request: Request<Full<Bytes>>) -> Option<Served> {
         None
+    }
+
+    /// Waits until the requests of revision 2026-07-28 that run have ended, for `within` at most. Ends the others.
+    fn drain_modern(&self, _within: Duration) -> impl Future<Output = ()> + Send {
+        ready(())
     }
 }
 

@@ -1,10 +1,12 @@
 //! Serves the HTTP exchanges of an endpoint.
 
 use std::convert::Infallible;
-use std::fmt::Display;
+use std::error::Error;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use http::header::{HOST, HeaderValue, ORIGIN};
@@ -12,13 +14,14 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, Request, Response};
 use http_body::Body;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, LengthLimitError};
 use tailrope_core::engine::{Engine, SessionHandle};
-use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
+use tailrope_core::exchange::{self, Action, Admission, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
 use tailrope_core::store::SessionId;
 
 use crate::adopting::{self, Adopt};
+use crate::close::Drain;
 use crate::hearing::Ears;
 use crate::host::{Host, new_id};
 use crate::pages::Pages;
@@ -31,32 +34,52 @@ use crate::table::Table;
 
 type Answer = Response<ResponseBody>;
 
+/// The error of a body, as tower's services have it.
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
 /// An endpoint and its sessions.
 pub(crate) struct Endpoint<A: Application> {
     application: A,
     engine: Engine,
     config: ServiceConfig,
     hosts: Hosts,
-    pub(crate) host: Arc<Host>,
-    table: Table<A::Session>,
+    host: Arc<Host>,
+    table: Arc<Table<A::Session>>,
+    /// Whether the log has said that the path `/` names the server.
+    is_unnamed_told: AtomicBool,
 }
 
 /// Why a body was not read.
 enum Unread {
     TooLarge,
-    /// The sender left in the middle of the body (F-22).
-    Gone,
+    /// For example, the sender left in the middle of the body (F-22).
+    Failed(BoxError),
+}
+
+impl Unread {
+    /// Middleware may bound bodies, too.
+    fn of(error: BoxError) -> Self {
+        let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
+        while let Some(found) = cause {
+            if found.is::<LengthLimitError>() {
+                return Self::TooLarge;
+            }
+            cause = found.source();
+        }
+        Self::Failed(error)
+    }
 }
 
 async fn read<B>(body: B, max_bytes: usize) -> Result<Bytes, Unread>
 where
     B: Body,
-    B::Error: Display,
+    B::Error: Into<BoxError>,
 {
     let mut body = pin!(body);
     let (mut first, mut all) = (Bytes::new(), Vec::new());
     while let Some(frame) = body.frame().await {
-        let Ok(mut data) = frame.map_err(|_| Unread::Gone)?.into_data() else { continue };
+        let frame = frame.map_err(|error| Unread::of(error.into()))?;
+        let Ok(mut data) = frame.into_data() else { continue };
         let length = data.remaining();
         if first.len().max(all.len()) + length > max_bytes {
             return Err(Unread::TooLarge);
@@ -114,13 +137,13 @@ impl<A: Application> Endpoint<A> {
     pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
         let host = Host::new(engine.clone());
         let hosts = Hosts::new(&config.allowed_hosts);
-        Self { application, engine, config, hosts, host, table: Table::throwing_out() }
+        Self { application, engine, config, hosts, host, table: Table::new(), is_unnamed_told: AtomicBool::new(false) }
     }
 
     pub(crate) async fn serve<B>(self: Arc<Self>, request: Request<B>) -> Result<Answer, Infallible>
     where
         B: Body,
-        B::Error: Display,
+        B::Error: Into<BoxError>,
     {
         let (parts, body) = request.into_parts();
         let session_id = parts.headers.get(SESSION_ID).cloned();
@@ -137,19 +160,30 @@ impl<A: Application> Endpoint<A> {
         Ok(answer.unwrap_or_else(|refusal| answer::refused(&refusal, &Dialect::NEUTRAL, session_id.as_ref())))
     }
 
-    /// Checks `Host` and `Origin`, and reads the body.
+    pub(crate) async fn drain(&self, drain: Drain) -> bool {
+        let within_ms = drain.within_ms.unwrap_or_else(|| self.engine.options().drain_within_ms);
+        let modern = self.application.drain_modern(Duration::from_millis(within_ms));
+        tokio::join!(self.host.drain(drain), modern).0
+    }
+
+    /// Checks `Host`, `Origin` and the method, and reads the body of a POST.
     async fn body<B>(&self, parts: &Parts, body: B) -> Result<Bytes, Refusal>
     where
         B: Body,
-        B::Error: Display,
+        B::Error: Into<BoxError>,
     {
         self.check_names(parts)?;
-        let max_bytes = if parts.method == Method::POST { self.config.max_body_bytes } else { 0 };
-        read(body, max_bytes).await.or_else(|unread| match unread {
-            Unread::TooLarge if max_bytes == 0 => Ok(Bytes::new()),
-            Unread::TooLarge => Err(Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&Dialect::NEUTRAL)),
-            // The sender is gone, so nobody reads this answer.
-            Unread::Gone => Err(Fault::NotOpened.refusal(&Dialect::NEUTRAL)),
+        if parts.method != Method::POST {
+            let is_served = parts.method == Method::GET || parts.method == Method::DELETE;
+            return if is_served { Ok(Bytes::new()) } else { Err(Dialect::NEUTRAL.wording.method_not_allowed()) };
+        }
+        let max_bytes = self.config.max_body_bytes;
+        read(body, max_bytes).await.map_err(|unread| match unread {
+            Unread::TooLarge => Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&Dialect::NEUTRAL),
+            Unread::Failed(error) => {
+                tracing::debug!(target: "tailrope", error, "the body of a request was not read to its end");
+                Fault::NotOpened.refusal(&Dialect::NEUTRAL)
+            }
         })
     }
 
@@ -162,8 +196,11 @@ impl<A: Application> Endpoint<A> {
             return Err(refusal(Fault::ForeignHost(host.unwrap_or("null"))));
         }
         let Some(origin) = parts.headers.get(ORIGIN).map(text) else { return Ok(()) };
-        let origins: Vec<&str> = self.config.allowed_origins.iter().map(|origin| &**origin).collect();
-        Allowed { hosts: &[], origins: &origins }.check(None, Some(&origin)).map_err(refusal)
+        let allowed = &self.config.allowed_origins;
+        if allowed.is_empty() || allowed.iter().any(|allowed| *allowed == origin) {
+            return Ok(());
+        }
+        Err(refusal(Fault::ForeignOrigin(&origin)))
     }
 
     fn next<'a>(self: &'a Arc<Self>, id: &'a str, parts: Parts, body: Bytes) -> Result<Next<'a>, Refusal> {
@@ -175,7 +212,7 @@ impl<A: Application> Endpoint<A> {
             }
             return Ok(Next::Later(Box::pin(self.open(parts, body))));
         }
-        let Some(handlers) = self.table.here(id) else {
+        let Some(handlers) = self.here(id, &parts) else {
             return Ok(Next::Later(Box::pin(self.elsewhere(id, parts, body))));
         };
         let admission = self.admit(handlers.session(), &parts, &headers, &body)?;
@@ -184,6 +221,14 @@ impl<A: Application> Endpoint<A> {
         }
         let reply = self.reply(&*handlers, &admission, parts, &body)?;
         Ok(Next::Reply(reply))
+    }
+
+    /// The handlers of the session with this id, if it is a session of the server that the request is for (I7).
+    fn here(&self, id: &str, parts: &Parts) -> Option<Arc<A::Session>> {
+        let handlers = self.table.here(id)?;
+        // Every session here has the name that was configured, if there is one.
+        let is_named = self.config.identity.server_name.is_some();
+        (is_named || handlers.session().is(SessionId::new(self.server(parts), id))).then_some(handlers)
     }
 
     /// The answer to a POST without a session whose revision cannot resume. None for any other request, and if the
@@ -212,6 +257,7 @@ impl<A: Application> Endpoint<A> {
         let ears = Arc::new(Ears::default());
         let principal = self.sender(&parts).principal();
         let closing = |_| Dialect::NEUTRAL.wording.closing();
+        self.tell_unnamed(&parts);
         let name = SessionId::new(self.server(&parts), &id);
         let session = self
             .engine
@@ -220,7 +266,6 @@ impl<A: Application> Endpoint<A> {
         let opened = self.first(&id, &session, &ears, parts, &body).await;
         if opened.is_err() {
             session.end();
-            self.table.remove(&id);
         }
         self.host.arm_for_engine();
         opened
@@ -236,7 +281,7 @@ impl<A: Application> Endpoint<A> {
     ) -> Result<Answer, Refusal> {
         // Before any handlers are made for the session.
         let admission = self.admit(session, &parts, &Headers::of(&parts.headers), body)?;
-        let handlers = self.begin(session, ears).map_err(|error| {
+        let handlers = self.begin(session, ears, parts.uri.path()).map_err(|error| {
             tracing::error!(target: "tailrope", %error, "a session was not opened: the server's factory failed");
             Fault::Internal.refusal_of(&Dialect::NEUTRAL, body)
         })?;
@@ -254,6 +299,19 @@ impl<A: Application> Endpoint<A> {
     /// The name of the server that this request is for.
     fn server<'a>(&'a self, parts: &'a Parts) -> &'a str {
         self.config.identity.server_name.as_deref().unwrap_or_else(|| parts.uri.path())
+    }
+
+    /// Says once that the path may be no name: a router in front of the endpoint may have taken the rest of it away. Then
+    /// other servers that share the store have the same name, and serve the sessions of this one.
+    fn tell_unnamed(&self, parts: &Parts) {
+        let is_unnamed = self.config.identity.server_name.is_none() && matches!(parts.uri.path(), "" | "/");
+        if is_unnamed && self.engine.outlives_process() && !self.is_unnamed_told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: "tailrope",
+                "the path of this server is /. If another server shares its event store, or a router hides a part of the \
+                 path (axum's nest_service), give each server a name: Identity::server_name"
+            );
+        }
     }
 
     fn sender<'a>(&self, parts: &'a Parts) -> Sender<'a> {
@@ -361,7 +419,7 @@ impl<A: Application> Endpoint<A> {
         }
         let opened = self.admit(&session, &parts, &headers, &body).and_then(|admission| {
             if parts.method != Method::GET {
-                adopting::offer(self, &session);
+                adopting::offer(self, &session, parts.uri.path());
             }
             Pages::open(&self.host, |signal| match RelayedMethod::parse(parts.method.as_str()) {
                 None => session.open(&admission, self.config.json_response, signal, 0),
@@ -395,8 +453,9 @@ impl<A: Application> Adopt for Endpoint<A> {
         &self.host
     }
 
-    fn begin(&self, session: &SessionHandle, ears: &Ears) -> io::Result<Arc<A::Session>> {
-        let begun = Begun { session: session.clone(), ears, host: &self.host, terms: self.terms() };
+    fn begin(&self, session: &SessionHandle, ears: &Ears, path: &str) -> io::Result<Arc<A::Session>> {
+        let (session, terms) = (session.clone(), self.terms());
+        let begun = Begun { session, ears, host: &self.host, table: &self.table, path, terms };
         self.application.begin(&begun)
     }
 

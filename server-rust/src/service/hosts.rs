@@ -20,7 +20,18 @@ struct Name {
 impl Hosts {
     /// The names of a list. If the list is empty, any name is served.
     pub(crate) fn new(allowed: &[String]) -> Self {
-        Self { are_any: allowed.is_empty(), named: allowed.iter().filter_map(|name| read(name)).collect() }
+        let named = allowed.iter().filter_map(|name| {
+            let read = read(name);
+            if read.is_none() {
+                tracing::error!(
+                    target: "tailrope", name,
+                    "allowed_hosts has an entry that is no name in `Host`, so no request matches it: write `example.com` or \
+                     `example.com:8443`, without a scheme and without a path"
+                );
+            }
+            read
+        });
+        Self { are_any: allowed.is_empty(), named: named.collect() }
     }
 
     /// Whether a request to this name is served. A name that was allowed without a port is served on any port.

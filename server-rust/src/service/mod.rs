@@ -21,8 +21,8 @@ use tower_service::Service;
 
 pub use answer::{ResponseBody, Stalled};
 pub(crate) use application::{Application, Begun, Handlers, Served};
-use endpoint::Endpoint;
-pub(crate) use posted::{Posts, serve_posted};
+use endpoint::{BoxError, Endpoint};
+pub(crate) use posted::{Posts, parts, serve_posted};
 
 use crate::close::Drain;
 use crate::sender::Identity;
@@ -168,8 +168,11 @@ impl<A: Application> TailropeService<A> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Requests of revision 2026-07-28, if any are served, have no session that could go on. They are waited for as long
+    /// as calls, and then ended: a subscription would never end by itself.
     pub async fn drain(&self, drain: Drain) -> bool {
-        self.0.host.drain(drain).await
+        self.0.drain(drain).await
     }
 }
 
@@ -178,7 +181,7 @@ where
     A: Application,
     B: http_body::Body + Send + 'static,
     B::Data: Send,
-    B::Error: fmt::Display,
+    B::Error: Into<BoxError>,
 {
     type Response = Response<ResponseBody>;
     type Error = Infallible;

@@ -4,27 +4,28 @@ use std::sync::Arc;
 
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Method, Request};
+use http::{Method, Request, Uri};
 use tailrope_core::engine::{Posted, SessionHandle};
-use tailrope_core::exchange::{Action, Fault, Relayed, Terms};
+use tailrope_core::exchange::{Action, Fault, Terms};
 use tailrope_core::protocol::Dialect;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use crate::service::{Handlers, SESSION_ID};
 
-/// How the requests that were relayed to a session are served: on the runtime of its other requests, because a wake-up
-/// may come on any thread, and in the order in which they came.
+/// How the requests that were relayed to a session are served: in the order in which they came, and on the runtime of
+/// its other requests, because a wake-up may come on any thread.
 pub struct Posts {
     runtime: Handle,
     turn: Mutex<()>,
     terms: Terms<'static>,
+    path: Box<str>,
 }
 
 impl Posts {
-    /// For a session that is opened on the current runtime.
-    pub(crate) fn new(terms: Terms<'static>) -> Self {
-        Self { runtime: Handle::current(), turn: Mutex::default(), terms }
+    /// For a session that is opened on the current runtime, by a request to this path.
+    pub(crate) fn new(terms: Terms<'static>, path: &str) -> Self {
+        Self { runtime: Handle::current(), turn: Mutex::default(), terms, path: path.into() }
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
@@ -56,7 +57,8 @@ fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, p
         return posted.done();
     }
     let is_call = admission.action() == Action::Call;
-    let message = match handlers.read_admitted(parts_of(relayed, session.id()), &admission, relayed.body()) {
+    let parts = parts(handlers, relayed.headers());
+    let message = match handlers.read_admitted(parts, &admission, relayed.body()) {
         Ok(message) => message,
         Err(why) => return posted.refuse(&Fault::InvalidMessage(&why).refusal(&Dialect::NEUTRAL)),
     };
@@ -68,12 +70,15 @@ fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, p
     }
 }
 
-/// What handlers see of a request that another process relayed.
-fn parts_of(relayed: &Relayed, session_id: &str) -> Parts {
+/// What handlers see of a request that did not come to this process, or not now: the path of the request that opened
+/// the session here, the session id, and these headers.
+pub(crate) fn parts<'a>(handlers: &impl Handlers, headers: impl IntoIterator<Item = (&'a str, &'a str)>) -> Parts {
     let mut request = Request::new(());
     *request.method_mut() = Method::POST;
-    let relayed = relayed.headers().filter_map(|(name, value)| Some((HeaderName::try_from(name).ok()?, value)));
-    for (name, value) in relayed.chain([(SESSION_ID, session_id), (CONTENT_TYPE, "application/json")]) {
+    *request.uri_mut() = Uri::try_from(&*handlers.posts().path).unwrap_or_default();
+    let own = [(SESSION_ID, handlers.session().id()), (CONTENT_TYPE, "application/json")];
+    let others = headers.into_iter().filter_map(|(name, value)| Some((HeaderName::try_from(name).ok()?, value)));
+    for (name, value) in others.chain(own) {
         if let Ok(value) = HeaderValue::try_from(value) {
             request.headers_mut().append(name, value);
         }

@@ -1,8 +1,8 @@
 //! The parts of an answer that the HTTP server was handed and has not written yet.
 //!
 //! While an HTTP server has enough to write, it asks the body for nothing. So the body could not end a connection whose
-//! reader takes nothing. If connections have a maximum age, the body therefore hands out less than that, in parts. Then
-//! the server goes on asking, and it drops each part when the part is written.
+//! reader takes nothing. If connections have a maximum age, the body therefore hands out less than would be enough, in
+//! parts. Then the server goes on asking, and it drops each part when the part is written.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -48,7 +48,7 @@ impl Handed {
     }
 }
 
-/// A part that notices when the server is done with it.
+/// A part. It notes when the server is done with it and drops it.
 struct Part {
     bytes: Bytes,
     handed: Arc<Handed>,

@@ -40,9 +40,16 @@ impl Gates {
     }
 }
 
-/// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`, `fall`.
+/// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`, `fall`, `task` (a task
+/// of the tool's has its context and goes on), `fallen task` (such a task panics).
 #[derive(Clone)]
-struct Steps(Gates);
+pub(crate) struct Steps(Gates);
+
+impl Steps {
+    pub(crate) fn new(gates: &Gates) -> Self {
+        Self(gates.clone())
+    }
+}
 
 impl ServerHandler for Steps {
     fn get_info(&self) -> ServerConfig {
@@ -72,6 +79,21 @@ impl ServerHandler for Steps {
                 ["close"] => said += &format!("{} ", context.close_sse_stream(Close::default())),
                 ["poll"] => said += &format!("{} ", context.close_sse_stream(Close::default().retry_ms(7).hold_ms(0))),
                 ["fall"] => panic!("as a tool may"),
+                ["task"] => {
+                    let held = context.clone();
+                    drop(tokio::spawn(async move {
+                        std::future::pending::<()>().await;
+                        drop(held);
+                    }));
+                }
+                ["fallen", "task"] => {
+                    let held = context.clone();
+                    let fallen = tokio::spawn(async move {
+                        let _held = held;
+                        panic!("as a task may");
+                    });
+                    fallen.await.unwrap_err();
+                }
                 ["gate", name] => self.0.of(name).notified().await,
                 _ => panic!("there is no step {step:?}"),
             }

@@ -2,6 +2,7 @@
 
 mod lab;
 mod lean;
+mod own_service;
 mod shared;
 
 use std::time::Duration;
@@ -45,6 +46,13 @@ async fn i13_a_call_whose_tool_panics_gets_its_end() {
         let answer = peer.call(1, &["emit 1", "fall"]).await.rest().await;
         assert_eq!((counts(&answer), &answer[1]["error"]["code"]), (vec![1], &(-32603).into()));
     }
+}
+
+#[tokio::test]
+async fn i13_a_call_whose_tool_panics_gets_its_end_though_a_task_of_the_tool_goes_on() {
+    let server = Server::new(quick());
+    let answer = server.open("").await.call(1, &["task", "fall"]).await.rest().await;
+    assert_eq!(answer[0]["error"]["code"], -32603);
 }
 
 #[tokio::test]

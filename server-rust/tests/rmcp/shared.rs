@@ -6,8 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use rmcp::model::ClientJsonRpcMessage;
+use rmcp::serve_server;
+use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 use tailrope_server::store::{StoreOptions, open};
@@ -153,12 +157,20 @@ async fn a_session_that_nobody_has_is_404_everywhere() {
 }
 
 /// Posts a message to a service, and gives all of the answer.
-async fn ask<S, B>(at: S, id: Option<String>, body: Value) -> Response<String>
+pub(crate) async fn ask<S, B>(at: S, id: Option<String>, body: Value) -> Response<String>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
     B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
 {
-    let request = Request::post("/").header("content-type", "application/json");
+    ask_at(at, "/", id, body).await
+}
+
+async fn ask_at<S, B>(at: S, path: &str, id: Option<String>, body: Value) -> Response<String>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    let request = Request::post(path).header("content-type", "application/json");
     let request = request.header("accept", "application/json, text/event-stream");
     let request = id.into_iter().fold(request, |request, id| request.header("mcp-session-id", id));
     exchange(at, request, body.to_string()).await
@@ -197,7 +209,7 @@ impl Handler for Hearing {
         }))
     }
 
-    fn notified(&self, method: &str, _params: Value) {
+    fn notified(&self, _session_id: &str, method: &str, _params: Value) {
         // As user code may: it needs a runtime.
         drop(tokio::spawn(async {}));
         let thread = std::thread::current();
@@ -223,6 +235,41 @@ async fn what_another_process_relays_is_heard_on_the_runtime_of_its_session() {
         assert!(told.starts_with(&format!("notifications/{n} on ")), "in the order in which it came: {told}");
         assert!(!told.contains("tailrope-"), "not on a thread of the store: {told}");
     }
+}
+
+/// Without an SDK: it tells what it sees of requests.
+struct Looking(mpsc::UnboundedSender<String>);
+
+impl Handler for Looking {
+    async fn call(&self, call: Call) -> Result<Value, RpcError> {
+        let (parts, id) = (call.parts(), call.parts().headers.get("mcp-session-id"));
+        let is_named = id.is_some_and(|id| *id == *call.session_id());
+        self.0.send(format!("{} {} {} {is_named}", call.method(), parts.method, parts.uri)).unwrap();
+        Ok(json!({
+            "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
+        }))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handlers_see_path_and_session_of_requests_that_came_elsewhere_or_earlier() {
+    let place = Place::new("seen");
+    let service = || {
+        let (told, seen) = mpsc::unbounded_channel();
+        (TailropeService::json_rpc(Looking(told), place.engine(), ServiceConfig::default()), seen)
+    };
+    let ((owner, mut at_owner), (other, mut at_other)) = (service(), service());
+    let seen = async |at: &mut mpsc::UnboundedReceiver<String>| timeout(PATIENCE, at.recv()).await.unwrap().unwrap();
+    let answer = ask_at(owner.clone(), "/mcp", None, hello()).await;
+    assert_eq!(seen(&mut at_owner).await, "initialize POST /mcp false", "as it came");
+    let id = Some(answer.headers()["mcp-session-id"].to_str().unwrap().to_owned());
+    let look = |n| json!({ "jsonrpc": "2.0", "id": n, "method": "look" });
+    ask_at(other.clone(), "/mcp", id.clone(), look(1)).await;
+    assert_eq!(seen(&mut at_owner).await, "look POST /mcp true", "relayed");
+    assert!(owner.drain(Drain::default()).await);
+    ask_at(other, "/mcp", id, look(2)).await;
+    assert_eq!(seen(&mut at_other).await, "initialize POST /mcp true", "told again");
+    assert_eq!(seen(&mut at_other).await, "look POST /mcp true");
 }
 
 #[derive(Clone)]
@@ -299,6 +346,29 @@ async fn o6_requests_that_come_while_rmcp_s_service_adopts_a_session_wait_for_it
     let (slow, make) = Slow::new();
     let (owner, heir) = (Arc::new(place.sessions()), Arc::new(place.sessions().with_adoption(make)));
     slow.ask_twice(service(&owner), service(&heir), owner.drain(Drain::default())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o6_rmcp_s_late_end_of_a_session_does_not_end_the_one_that_goes_on_here() {
+    let place = Place::new("late-end");
+    let sessions = place.sessions().with_adoption(|| Ok(Plain));
+    let message = |message: Value| serde_json::from_value::<ClientJsonRpcMessage>(message).unwrap();
+    let (id, transport) = sessions.create_session().await.unwrap();
+    let serving = tokio::spawn(async { serve_server(Plain, transport).await.unwrap().waiting().await });
+    sessions.initialize_session(&id, message(hello())).await.unwrap();
+    let told = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    sessions.accept_message(&id, message(told)).await.unwrap();
+    assert!(sessions.drain(Drain::default()).await, "nothing runs");
+    timeout(PATIENCE, serving).await.expect("the loop ends").unwrap().unwrap();
+    let ping = async |n: u32| {
+        let ping = message(json!({ "jsonrpc": "2.0", "id": n, "method": "ping" }));
+        timeout(PATIENCE, sessions.create_stream(&id, ping).await.unwrap().count()).await.expect("it has its end")
+    };
+    assert!(ping(1).await > 0, "it goes on here");
+    sessions.close_session(&id).await.unwrap();
+    assert!(ping(2).await > 0);
+    sessions.close_session(&id).await.unwrap();
+    assert!(!sessions.has_session(&id).await.unwrap(), "its client has ended it");
 }
 
 /// Without an SDK: it says when a call begins, and ends it when it is let go.

@@ -9,7 +9,7 @@ use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
 use crate::exchange::{Action, Admission, AnswerHead, Pause, Request, Terms, Turn};
 use crate::protocol::{Kind, Refusal, RequestId, Revision};
 use crate::session::{Call, OutgoingKind, SynthesizedEnd, end_payload};
-use crate::store::{HostOperation, HostReplay, HostStore, OwnIds};
+use crate::store::{HostOperation, HostReplay, HostStore, OwnIds, SessionId, session_name};
 use crate::stream::{ConnectionId, Input};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use crate::sync::{Arc, Weak};
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
     pub(crate) cell: Arc<Cell>,
-    /// Where the first connection stands among the others; 0 when it comes now.
+    /// The number of the first connection, if it counts as having come earlier; 0 if it comes now.
     arrival: Arc<AtomicU64>,
 }
 
@@ -27,7 +27,7 @@ pub struct SessionHandle {
 pub struct WeakSession(Weak<Cell>);
 
 impl WeakSession {
-    /// The session, where the engine or somebody else still has it.
+    /// The session, if the engine or somebody else still has it.
     pub fn upgrade(&self) -> Option<SessionHandle> {
         self.0.upgrade().map(SessionHandle::new)
     }
@@ -57,9 +57,14 @@ impl SessionHandle {
         &self.cell.id
     }
 
-    /// What stores and logs know it by.
+    /// The name by which stores and log lines know the session.
     pub fn name(&self) -> &str {
         &self.cell.name
+    }
+
+    /// Whether it is the session with this id at this server (I7).
+    pub fn is(&self, session: SessionId<'_>) -> bool {
+        *self.cell.name == *session_name(session)
     }
 
     /// Binds the session to the principal of the request that opens it (W-008, I7).
@@ -72,7 +77,7 @@ impl SessionHandle {
         self.cell.belongs_to(principal)
     }
 
-    /// Checks that a request of this principal may use the session. Nobody else finds it (I7).
+    /// Checks that a request of this principal may use the session. No other principal finds it (I7).
     ///
     /// # Errors
     /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
@@ -91,12 +96,12 @@ impl SessionHandle {
         self.cell.change_or((), |change| change.state.session.set_retry_ms(retry_ms));
     }
 
-    /// Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any.
+    /// Gives the session's streams another longest silence than the engine's, in milliseconds; 0 means no bound.
     pub fn set_keep_alive_ms(&self, keep_alive_ms: u64) {
         self.cell.change_or((), |change| change.state.session.set_keep_alive_ms(keep_alive_ms));
     }
 
-    /// Gives the session another idle time than the engine's, in milliseconds; 0 is never.
+    /// Gives the session another idle time than the engine's, in milliseconds; 0 means never.
     pub fn set_idle_ms(&self, idle_ms: u64) {
         self.cell.set_idle_ms(idle_ms);
     }
@@ -110,11 +115,12 @@ impl SessionHandle {
         self.cell.admit(&request.head, request.body, terms)
     }
 
-    /// Takes the session's place, for which the idlest session of the same principal may have to give way. The first request
-    /// that is [admitted](Self::admit) does so, too: this is for hosts that open the session when that has happened.
+    /// Takes the session's place among the open sessions. The idlest session of the same principal may have to give way
+    /// for it. The first request that is [admitted](Self::admit) takes the place, too: this is for hosts that open the
+    /// session only after they have admitted its first request.
     ///
     /// # Errors
-    /// [`EngineError::TooManySessions`] where no session can give way, [`EngineError::SessionEnded`],
+    /// [`EngineError::TooManySessions`] if no session can give way, [`EngineError::SessionEnded`],
     /// [`EngineError::Closed`], [`EngineError::Forked`].
     pub fn take_place(&self) -> Result<(), EngineError> {
         self.cell.take_place()
@@ -126,7 +132,7 @@ impl SessionHandle {
     /// As [`call`](Self::call), [`listen`](Self::listen) and [`resume`](Self::resume).
     ///
     /// # Panics
-    /// When the request asks for none.
+    /// When the request asks for no connection.
     pub fn open(
         &self,
         admission: &Admission,
@@ -161,7 +167,7 @@ impl SessionHandle {
         let envelopes = admission.envelopes();
         self.cell.change_or((), |change| {
             change.note_cancelled(envelopes);
-            // What lasts of a call was noted when it began.
+            // For a call, that was noted when it began.
             if admission.action() == Action::Message {
                 change.note(admission);
             }
@@ -175,8 +181,8 @@ impl SessionHandle {
         });
     }
 
-    /// The handlers have been given the messages of the request: what these cancel gets its end, where the SDK says
-    /// nothing of it (I13).
+    /// Call this when the handlers have been given the messages of the request. The requests that these cancel get
+    /// their end, if the SDK does not say that they get no response (I13).
     pub fn dispatched(&self, admission: &Admission) {
         if self.cell.dialect.settles_cancelled {
             for request in admission.cancelled() {
@@ -208,7 +214,7 @@ impl SessionHandle {
         self.send_in_turn(message, Turn::default()).map(|(sent, _)| sent)
     }
 
-    /// As [`send`](Self::send), and says what the host does before the handler that sends goes on.
+    /// As [`send`](Self::send). Also says what the host does before the handler that sends goes on.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -257,9 +263,9 @@ impl SessionHandle {
         self.cell.shared.store.own_ids().and_then(OwnIds::host)
     }
 
-    /// Closes the connection that carries this request's stream; the stream goes on. `retry_ms` is
-    /// kept for the stream's later connections; with `hold_ms` these are closed again after that
-    /// time. Returns whether the request is one that can be polled.
+    /// Closes the connection that carries this request's stream; the stream goes on. `retry_ms` is kept for the
+    /// stream's later connections; with `hold_ms` these are closed again after that time. Returns whether the stream
+    /// can be polled; if not, nothing is closed.
     pub fn close_connection(&self, request: &RequestId, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
         self.cell.change_or(false, |change| {
             let Some((_, nonce)) = change.state.session.find_request(request) else { return false };
@@ -267,7 +273,7 @@ impl SessionHandle {
         })
     }
 
-    /// Closes the connection of the standalone stream, likewise.
+    /// Closes the connection of the standalone stream, in the same way.
     pub fn close_standalone(&self, retry_ms: Option<u32>, hold_ms: Option<u64>) -> bool {
         self.cell.change_or(false, |change| {
             if change.state.session.has_ended() {
@@ -307,7 +313,8 @@ impl SessionHandle {
         (at != Ms::NEVER).then(|| at.since(self.now()))
     }
 
-    /// What serves the session is going away, as [`Engine::drain`](crate::engine::Engine::drain) says of all sessions.
+    /// Drains this session alone, because what serves it is going away. [`Engine::drain`](crate::engine::Engine::drain)
+    /// does so with all sessions.
     pub fn drain(&self) {
         if !self.cell.is_forked() {
             self.cell.drain(self.cell.shared.options.drain(None, None));
@@ -319,7 +326,7 @@ impl SessionHandle {
         !self.cell.is_forked() && self.cell.is_handing_over()
     }
 
-    /// Whether the session has ended, here at least: another process may have it, and who looks it up finds it there.
+    /// Whether the session has ended, at least here. Another process may have it: then a look-up finds it there.
     pub fn has_ended(&self) -> bool {
         self.cell.has_ended()
     }
@@ -329,20 +336,20 @@ impl SessionHandle {
         self.cell.end();
     }
 
-    /// The client ends its session, with a DELETE: as [`end`](Self::end), but in a drain, too, other processes have nothing
-    /// to go on with.
+    /// Ends the session because its client asks for it, with a DELETE. As [`end`](Self::end), but even in a drain,
+    /// nothing is left for other processes to go on with.
     pub fn delete(&self) {
         self.cell.delete();
     }
 
-    /// The host stops serving the session, which has not ended for its client: as [`end`](Self::end), but what a store
-    /// that outlives the process has of it can still be read there.
+    /// Stops serving the session, which has not ended for its client. As [`end`](Self::end), but if the store outlives
+    /// the process, what it has of the session can still be read.
     pub fn release(&self) {
         self.cell.leave();
     }
 
-    /// The host opened no connection of a session that it [looked up](crate::engine::Engine::look_up_session): it is
-    /// forgotten, unless others read it here. Does nothing with other sessions.
+    /// Call this if the host has [looked up](crate::engine::Engine::look_up_session) a session and opened no connection
+    /// of it. The session is forgotten, unless others read it here. Does nothing with sessions that were opened here.
     pub fn let_go(&self) {
         self.cell.let_go();
     }
