@@ -34,7 +34,7 @@ pub(crate) fn new_id() -> String {
 
 /// The host of an engine.
 pub(crate) struct Host {
-    engine: Engine,
+    pub(crate) engine: Engine,
     state: Mutex<State>,
     changed: Arc<Notify>,
 }

@@ -79,7 +79,6 @@ const NO_PATH: &str = "/";
 /// - It runs the handlers. A handler that panics is noticed by its `RequestContext`, which is dropped in the panic.
 /// - It serves revision 2026-07-28 without sessions: none of those requests comes here.
 pub struct Sessions {
-    engine: Engine,
     host: Arc<Host>,
     identity: Identity,
     table: Arc<Table<Served>>,
@@ -130,7 +129,7 @@ fn served(session: SessionHandle, ears: &Ears, host: &Arc<Host>, table: &Arc<Tab
 
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions").field("engine", &self.engine).finish_non_exhaustive()
+        f.debug_struct("Sessions").field("engine", &self.host.engine).finish_non_exhaustive()
     }
 }
 
@@ -191,9 +190,9 @@ impl From<EnvelopeError> for SessionsError {
 impl Sessions {
     /// Sessions of this engine.
     pub fn new(engine: Engine) -> Self {
-        let host = Host::new(engine.clone());
+        let host = Host::new(engine);
         let (table, left) = (Table::new(), Arc::default());
-        Self { engine, host, identity: Identity::default(), table, left, adopter: None }
+        Self { host, identity: Identity::default(), table, left, adopter: None }
     }
 
     /// Says whose the sessions are.
@@ -234,7 +233,7 @@ impl Sessions {
 
     /// The engine.
     pub fn engine(&self) -> &Engine {
-        &self.engine
+        &self.host.engine
     }
 
     /// Closes every connection because the process is going away, and waits for the calls whose result another process
@@ -344,7 +343,7 @@ impl SessionManager for Sessions {
     async fn create_session(&self) -> Result<(SessionId, SessionTransport), SessionsError> {
         let id: SessionId = new_id().into();
         let ears = Arc::new(Ears::default());
-        let session = self.engine.open_session(self.named(&id), None, &Dialect::NEUTRAL, ears.clone(), 0)?;
+        let session = self.host.engine.open_session(self.named(&id), None, &Dialect::NEUTRAL, ears.clone(), 0)?;
         let served = served(session, &ears, &self.host, &self.table);
         self.table.insert(Arc::clone(&served));
         self.host.arm_for_engine();
@@ -369,7 +368,7 @@ impl SessionManager for Sessions {
         });
         let mut answered = opened.inspect_err(|_| session.end())?;
         self.host.arm_for_engine();
-        if self.engine.outlives_process() {
+        if self.host.engine.outlives_process() {
             session.accept_posted();
         }
         served.begin(message);

@@ -40,10 +40,9 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 /// An endpoint and its sessions.
 pub(crate) struct Endpoint<A: Application> {
     application: A,
-    engine: Engine,
     config: ServiceConfig,
     hosts: Hosts,
-    host: Arc<Host>,
+    pub(crate) host: Arc<Host>,
     table: Arc<Table<A::Session>>,
     /// Whether the log has said that the path `/` names the server.
     is_unnamed_told: AtomicBool,
@@ -135,9 +134,9 @@ impl Reply {
 
 impl<A: Application> Endpoint<A> {
     pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
-        let host = Host::new(engine.clone());
+        let host = Host::new(engine);
         let hosts = Hosts::new(&config.allowed_hosts);
-        Self { application, engine, config, hosts, host, table: Table::new(), is_unnamed_told: AtomicBool::new(false) }
+        Self { application, config, hosts, host, table: Table::new(), is_unnamed_told: AtomicBool::new(false) }
     }
 
     pub(crate) async fn serve<B>(self: Arc<Self>, request: Request<B>) -> Result<Answer, Infallible>
@@ -161,7 +160,7 @@ impl<A: Application> Endpoint<A> {
     }
 
     pub(crate) async fn drain(&self, drain: Drain) -> bool {
-        let within_ms = drain.within_ms.unwrap_or_else(|| self.engine.options().drain_within_ms);
+        let within_ms = drain.within_ms.unwrap_or_else(|| self.host.engine.options().drain_within_ms);
         let modern = self.application.drain_modern(Duration::from_millis(within_ms));
         tokio::join!(self.host.drain(drain), modern).0
     }
@@ -245,9 +244,9 @@ impl<A: Application> Endpoint<A> {
             return None;
         }
         if self.config.prefer_resumable {
-            return Some(Err(self.engine.steer(body, requested)));
+            return Some(Err(self.host.engine.steer(body, requested)));
         }
-        self.engine.left_to_sdk(requested);
+        self.host.engine.left_to_sdk(requested);
         self.application.serve_modern(Request::from_parts(parts.clone(), Full::new(body.clone()))).map(Ok)
     }
 
@@ -260,6 +259,7 @@ impl<A: Application> Endpoint<A> {
         self.tell_unnamed(&parts);
         let name = SessionId::new(self.server(&parts), &id);
         let session = self
+            .host
             .engine
             .open_session(name, principal.as_deref(), &Dialect::NEUTRAL, ears.clone(), 0)
             .map_err(closing)?;
@@ -289,7 +289,7 @@ impl<A: Application> Endpoint<A> {
         let message = message.map_err(|why| Fault::InvalidMessage(&why).refusal_of(&Dialect::NEUTRAL, body))?;
         self.table.insert(Arc::clone(&handlers));
         let pages = Pages::open(&self.host, |signal| session.open(&admission, self.config.json_response, signal, 0))?;
-        if self.engine.outlives_process() {
+        if self.host.engine.outlives_process() {
             session.accept_posted();
         }
         handlers.call(message);
@@ -305,7 +305,7 @@ impl<A: Application> Endpoint<A> {
     /// other servers that share the store have the same name, and serve the sessions of this one.
     fn tell_unnamed(&self, parts: &Parts) {
         let is_unnamed = self.config.identity.server_name.is_none() && matches!(parts.uri.path(), "" | "/");
-        if is_unnamed && self.engine.outlives_process() && !self.is_unnamed_told.swap(true, Ordering::Relaxed) {
+        if is_unnamed && self.host.engine.outlives_process() && !self.is_unnamed_told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: "tailrope",
                 "the path of this server is /. If another server shares its event store, or a router hides a part of the \
@@ -397,7 +397,7 @@ impl<A: Application> Endpoint<A> {
         if id.is_empty() {
             return Err(Fault::NotInitialize.refusal(&Dialect::NEUTRAL));
         }
-        if !self.engine.outlives_process() {
+        if !self.host.engine.outlives_process() {
             return Err(unknown());
         }
         let headers = Headers::of(&parts.headers);

@@ -147,6 +147,11 @@ impl<A: Application> TailropeService<A> {
         Self(Arc::new(Endpoint::new(application, engine, config)))
     }
 
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.0.host.engine
+    }
+
     /// Closes every connection because the process is going away, and waits for the calls whose result another process
     /// could deliver. Clients come back, to this process or to another one with the same store.
     ///
