@@ -33,9 +33,7 @@ struct Tools;
 impl Handler for Tools {
     async fn call(&self, call: Call) -> Result<Value, RpcError> {
         match call.method() {
-            "initialize" => Ok(json!({
-                "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
-            })),
+            "initialize" => Ok(welcome()),
             // Whatever is polled comes once its client asks for it.
             "poll" => {
                 assert!(call.close_sse_stream(Close::default().retry_ms(7).hold_ms(0)));
@@ -146,6 +144,13 @@ async fn ask<H: Handler>(
     answer.map(|_| text)
 }
 
+/// What `initialize` is answered with.
+fn welcome() -> Value {
+    json!({
+        "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
+    })
+}
+
 /// The first request of a session.
 fn hello() -> Value {
     json!({
@@ -252,9 +257,7 @@ impl Handler for Keeping {
             "initialize" if call.params()["clientInfo"]["name"] == "stranger" => {
                 Err(RpcError::new(-32602, "a stranger"))
             }
-            "initialize" => Ok(json!({
-                "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
-            })),
+            "initialize" => Ok(welcome()),
             _ => Ok(json!(call.session_id())),
         }
     }

@@ -51,6 +51,21 @@ use stats::Counters;
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
 
+/// See [`Engine::guest`].
+pub struct Guest(Arc<Shared>);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.guests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guest")
+    }
+}
+
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("stats", &self.stats()).finish_non_exhaustive()
@@ -85,6 +100,7 @@ impl Engine {
             idle_ms: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(1),
             connections: AtomicU64::new(0),
+            guests: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             kept: Mutex::default(),
@@ -215,8 +231,14 @@ impl Engine {
         }
     }
 
-    /// How a drain ended. True if no connection is left, and no session that has yet to be left to other processes
-    /// because something runs in it. False if `within_ms` milliseconds have passed since the first drain; without
+    /// A request that the host serves without a session is under way, until this is dropped: a drain waits for it.
+    pub fn guest(&self) -> Guest {
+        self.0.guests.fetch_add(1, Ordering::Relaxed);
+        Guest(Arc::clone(&self.0))
+    }
+
+    /// How a drain ended. True if no connection and no [guest](Self::guest) is left, and no session that has yet to be
+    /// left to other processes because something runs in it. False if `within_ms` milliseconds have passed since the first drain; without
     /// `within_ms`, the option `drain_within_ms` counts. None while the drain goes on, and if there is no drain.
     pub fn drained(&self, within_ms: Option<u64>) -> Option<bool> {
         if self.0.is_forked() {
@@ -227,7 +249,8 @@ impl Engine {
             let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
             cells.iter().any(|cell| cell.is_handing_over())
         };
-        if self.0.connections.load(Ordering::Relaxed) == 0 && !is_handing_over() {
+        let are_none = |counted: &AtomicU64| counted.load(Ordering::Relaxed) == 0;
+        if are_none(&self.0.connections) && are_none(&self.0.guests) && !is_handing_over() {
             return Some(true);
         }
         let end = since + within_ms.unwrap_or(self.0.options.drain_within_ms);

@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) idle_ms: AtomicU64,
     pub(crate) next_number: AtomicU64,
     pub(crate) connections: AtomicU64,
+    /// Requests that the host serves without a session.
+    pub(crate) guests: AtomicU64,
     /// Bytes of events that the store has not answered for.
     pub(crate) unanswered: AtomicU64,
     /// Streams whose client is expected to come back.

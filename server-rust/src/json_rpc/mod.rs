@@ -72,7 +72,8 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// A session is over here: its client has ended it, it was idle for too long, or another process has it now. Forget
-    /// what you kept for it. Not called for the sessions that there are when the process ends.
+    /// what you kept for it: this comes after the last call and the last notification. It does not come for the sessions
+    /// that there are when the process ends.
     fn ended(&self, session_id: &str) {
         let _ = session_id;
     }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::future::{Future, ready};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, SessionHandle};
 use tailrope_core::exchange::{Admission, Turn};
 use tailrope_core::protocol::{Envelope, Kind, RequestId};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::hearing::Hear;
@@ -42,13 +42,39 @@ struct Asked {
 }
 
 /// One session.
-pub struct Session<H> {
-    handler: Arc<H>,
+pub struct Session<H: Handler> {
+    /// None when the session has ended.
+    life: Mutex<Option<Arc<Life<H>>>>,
     line: Arc<Line>,
     cancels: Arc<Mutex<Cancels>>,
     table: Weak<Table<Self>>,
     posts: Posts,
-    has_ended: AtomicBool,
+}
+
+/// Shared by the session and all that its handler does for it. When the last of these is over, the handler hears of the
+/// end.
+struct Life<H: Handler> {
+    handler: Arc<H>,
+    line: Arc<Line>,
+    runtime: Handle,
+}
+
+impl<H: Handler> Drop for Life<H> {
+    fn drop(&mut self) {
+        let (handler, line) = (Arc::clone(&self.handler), Arc::clone(&self.line));
+        // Not here: this may be a thread of a store, and the handler is the user's.
+        self.runtime.spawn(async move { handler.ended(line.session.id()) });
+    }
+}
+
+/// Why a request comes to its handler.
+#[derive(Clone, Copy, PartialEq)]
+enum Why {
+    /// It is the `initialize` that opens the session.
+    Opens,
+    /// The client has sent it to handlers before these: the session was adopted.
+    Replayed,
+    Sent,
 }
 
 /// What tells running requests that they are cancelled.
@@ -60,8 +86,7 @@ struct Running {
     cancels: Arc<Mutex<Cancels>>,
     id: RequestId,
     answer: Option<Answer>,
-    /// It is the `initialize` that opened the session.
-    opens: bool,
+    why: Why,
 }
 
 impl Drop for Running {
@@ -81,9 +106,17 @@ impl Drop for Running {
             // The request was cancelled, or the session has ended: the engine has given the request its end.
             None => return,
         };
-        if self.opens && !is_opened {
+        match self.why {
             // No client goes on with a session that was refused.
-            session.end();
+            Why::Opens if !is_opened => session.end_at_rest(),
+            Why::Replayed if !is_opened => {
+                tracing::error!(
+                    target: "tailrope", session = session.name(),
+                    "a session was not adopted: the handler refuses the `initialize` of its client"
+                );
+                session.release();
+            }
+            _ => {}
         }
     }
 }
@@ -115,12 +148,11 @@ impl<H: Handler> Session<H> {
             asked: Mutex::default(),
         });
         let session = Arc::new(Self {
-            handler,
+            life: Mutex::new(Some(Arc::new(Life { handler, line: Arc::clone(&line), runtime: Handle::current() }))),
             line,
             cancels: Arc::default(),
             table: Arc::downgrade(begun.table),
             posts: Posts::new(begun.terms, begun.path),
-            has_ended: AtomicBool::new(false),
         });
         begun.ears.listen(Arc::downgrade(&session) as Weak<dyn Hear>);
         Arc::clone(&session).hear();
@@ -129,21 +161,37 @@ impl<H: Handler> Session<H> {
 }
 
 impl<H: Handler> Session<H> {
-    /// Runs the handler of a request. `opens` says whether the request is the `initialize` that opened the session.
-    fn begin(&self, message: Message, opens: bool) -> bool {
+    /// Runs the handler of a request. Returns false if the session has ended.
+    fn begin(&self, message: Message, why: Why) -> bool {
         let Message { id: Some(id), method: Some(method), parts, params, .. } = message else { return false };
         let cancelled = Arc::new(Notify::new());
-        lock(&self.cancels).insert(id.clone(), Arc::clone(&cancelled));
-        let (handler, line, cancels) = (Arc::clone(&self.handler), Arc::clone(&self.line), Arc::clone(&self.cancels));
+        let life = {
+            let life = lock(&self.life);
+            let Some(life) = &*life else { return false };
+            // Under the lock, so that the end of the session finds it.
+            lock(&self.cancels).insert(id.clone(), Arc::clone(&cancelled));
+            Arc::clone(life)
+        };
+        let (line, cancels) = (Arc::clone(&self.line), Arc::clone(&self.cancels));
         let call = Call { line: Arc::clone(&line), id: id.clone(), method, params, parts };
-        let running = Running { line, cancels, id, answer: None, opens };
+        let running = Running { line, cancels, id, answer: None, why };
         self.posts.runtime().spawn(async move {
+            // Dropped after the request has its answer.
+            let life = life;
             let mut running = running;
             tokio::select! {
-                answer = handler.call(call) => running.answer = Some(answer),
+                biased;
                 () = cancelled.notified() => {}
+                answer = life.handler.call(call) => running.answer = Some(answer),
             }
         });
+        true
+    }
+
+    /// Tells the handler of a notification. Returns false if the session has ended.
+    fn notify(&self, method: &str, params: Value) -> bool {
+        let Some(life) = lock(&self.life).clone() else { return false };
+        life.handler.notified(self.line.session.id(), method, params);
         true
     }
 }
@@ -154,16 +202,13 @@ impl<H: Handler> Hear for Session<H> {
         serve_posted(&self);
         if self.line.session.has_ended() {
             // The session has ended, so nobody can get an answer any more.
+            let life = lock(&self.life).take();
             lock(&self.cancels).drain().for_each(|(_, cancelled)| cancelled.notify_one());
             lock(&self.line.asked).waiting.clear();
             if let Some(table) = self.table.upgrade() {
                 table.remove(self.line.session.id());
             }
-            if !self.has_ended.swap(true, Ordering::SeqCst) {
-                // Not here: this may be a thread of a store, and the handler is the user's.
-                let runtime = self.posts.runtime().clone();
-                runtime.spawn(async move { self.handler.ended(self.line.session.id()) });
-            }
+            drop(life);
         }
     }
 }
@@ -214,15 +259,18 @@ impl<H: Handler> Handlers for Session<H> {
     }
 
     fn call(&self, message: Message) -> bool {
-        let opens = message.method.as_deref() == Some("initialize");
-        self.begin(message, opens)
+        self.begin(message, Why::Sent)
+    }
+
+    fn open(&self, message: Message) {
+        self.begin(message, Why::Opens);
     }
 
     fn replay(&self, message: Message) {
         if message.kind == Kind::Request {
-            self.begin(message, false);
+            self.begin(message, Why::Replayed);
         } else if let Some(method) = message.method {
-            self.handler.notified(self.line.session.id(), &method, message.params);
+            self.notify(&method, message.params);
         }
     }
 
@@ -239,7 +287,7 @@ impl<H: Handler> Handlers for Session<H> {
                 }
             }
             (Kind::Notification, _, Some(method)) if method != "notifications/cancelled" => {
-                self.handler.notified(session.id(), &method, params);
+                self.notify(&method, params);
             }
             _ => {}
         }

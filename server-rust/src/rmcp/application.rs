@@ -1,8 +1,9 @@
 //! rmcp's handlers behind our own service.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::mem::take;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::Request;
@@ -12,11 +13,9 @@ use rmcp::ServerHandler;
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use tailrope_core::engine::{Engine, SessionHandle};
+use tailrope_core::engine::{Engine, Guest, SessionHandle};
 use tailrope_core::exchange::Admission;
 use tailrope_core::protocol::Envelope;
-use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::rmcp::messages::read;
 use crate::rmcp::served::Served;
@@ -27,9 +26,7 @@ use crate::service::{self, Application, Begun, Handlers, Posts, ResponseBody, Se
 pub struct RmcpServer<S> {
     factory: Arc<dyn Fn() -> io::Result<S> + Send + Sync>,
     /// rmcp's own service, for requests that have no session.
-    modern: StreamableHttpService<S, NeverSessionManager>,
-    /// Each request of that service that runs holds a receiver.
-    running: watch::Sender<()>,
+    modern: Mutex<StreamableHttpService<S, NeverSessionManager>>,
 }
 
 impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
@@ -59,7 +56,13 @@ impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
             .with_max_request_body_bytes(config.max_body_bytes);
         let make = Arc::clone(&factory);
         let modern = StreamableHttpService::new(move || make(), Arc::new(NeverSessionManager::default()), modern);
-        Self::of(RmcpServer { factory, modern, running: watch::Sender::default() }, engine, config)
+        Self::of(RmcpServer { factory, modern: Mutex::new(modern) }, engine, config)
+    }
+}
+
+impl<S> RmcpServer<S> {
+    fn modern(&self) -> MutexGuard<'_, StreamableHttpService<S, NeverSessionManager>> {
+        self.modern.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,14 +76,14 @@ impl<S: ServerHandler + Send + 'static> Application for RmcpServer<S> {
         Ok(served)
     }
 
-    fn serve_modern(&self, request: Request<Full<Bytes>>) -> Option<service::Served> {
-        let (modern, running) = (self.modern.clone(), self.running.subscribe());
-        Some(Box::pin(async move { modern.handle(request).await.map(|body| ResponseBody::other(body, running)) }))
+    fn serve_modern(&self, request: Request<Full<Bytes>>, guest: Guest) -> Option<service::Served> {
+        let modern = self.modern().clone();
+        Some(Box::pin(async move { modern.handle(request).await.map(|body| ResponseBody::other(body, guest)) }))
     }
 
-    async fn drain_modern(&self, within: Duration) {
-        let _ = timeout(within, self.running.closed()).await;
-        self.modern.config.cancellation_token.cancel();
+    fn end_modern(&self) {
+        // Requests that come from now on have another token.
+        take(&mut self.modern().config.cancellation_token).cancel();
     }
 }
 
@@ -112,6 +115,8 @@ impl Handlers for Served {
     }
 
     fn replay(&self, message: ClientJsonRpcMessage) {
+        // If its answer is an error, the session is left to other processes.
+        self.has_answered.store(true, Ordering::SeqCst);
         self.inbox.put(message);
     }
 

@@ -41,6 +41,9 @@ pub struct Served {
     table: Weak<Table<Self>>,
     pub(crate) posts: Posts,
     has_left: AtomicBool,
+    pub(crate) has_answered: AtomicBool,
+    /// The first answer, to `initialize`, was an error.
+    is_refused: AtomicBool,
 }
 
 /// A request that has come to its handler.
@@ -90,6 +93,8 @@ impl Served {
             table: Arc::downgrade(begun.table),
             posts: Posts::new(begun.terms, begun.path),
             has_left: AtomicBool::new(false),
+            has_answered: AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
         });
         begun.ears.listen(Arc::downgrade(&served) as Weak<dyn Hear>);
         // Something may have happened before there was a listener.
@@ -104,8 +109,10 @@ impl Served {
             return false;
         }
         self.inbox.close();
-        // A session that has ended is not left to other processes.
-        if !self.session.has_ended() {
+        if self.is_refused.load(Ordering::SeqCst) {
+            self.session.end_at_rest();
+        } else if !self.session.has_ended() {
+            // A session that has ended is not left to other processes.
             self.session.release();
         }
         true
@@ -167,6 +174,9 @@ impl Served {
         let sent = self.session.send_in_turn(outgoing, Turn::default());
         if let Some(id) = id.filter(|_| kind == OutgoingKind::Response) {
             lock(&self.routes).forget(&id);
+            if !self.has_answered.swap(true, Ordering::SeqCst) {
+                self.is_refused.store(matches!(message, JsonRpcMessage::Error(_)), Ordering::SeqCst);
+            }
         }
         let waiter = if kind == OutgoingKind::Response { self.initialize_waiter(&message) } else { None };
         match (waiter, recent) {

@@ -76,7 +76,10 @@ const NO_PATH: &str = "/";
 /// - It shows a session manager the HTTP request only if that is a POST of a request or a notification. So
 ///   [principals](Identity::principal) are checked there. They are not checked on GET, on DELETE, and when a client
 ///   answers the server.
-/// - It runs the handlers. A handler that panics is noticed by its `RequestContext`, which is dropped in the panic.
+/// - It runs the handlers. A panic of a handler is noticed by a `RequestContext` that is dropped in it, so neither the
+///   context nor a clone should be given to a task that may panic.
+/// - It shows a session manager no path. Two servers with one `Sessions` would serve each other's sessions, so each needs
+///   a `Sessions` of its own.
 /// - It serves revision 2026-07-28 without sessions: none of those requests comes here.
 pub struct Sessions {
     host: Arc<Host>,

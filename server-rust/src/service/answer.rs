@@ -10,10 +10,9 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use tailrope_core::engine;
+use tailrope_core::engine::{self, Guest};
 use tailrope_core::exchange::AnswerHead;
 use tailrope_core::protocol::{Dialect, Refusal};
-use tokio::sync::watch;
 
 use crate::pages::Pages;
 use crate::service::SESSION_ID;
@@ -48,7 +47,7 @@ impl Error for Stalled {}
 enum Kind {
     Whole(Option<Bytes>),
     Stream(Box<Events>),
-    Other { body: Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send + Sync>>, _running: watch::Receiver<()> },
+    Other { body: Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send + Sync>>, _guest: Guest },
 }
 
 /// What a connection carries.
@@ -104,12 +103,12 @@ impl ResponseBody {
         Self(Kind::Whole(Some(bytes.into()).filter(|bytes: &Bytes| !bytes.is_empty())))
     }
 
-    /// An answer that another service has made. `running` is dropped with it.
+    /// An answer that another service has made. `guest` is dropped with it.
     pub(crate) fn other(
         body: impl Body<Data = Bytes, Error = Infallible> + Send + Sync + 'static,
-        running: watch::Receiver<()>,
+        guest: Guest,
     ) -> Self {
-        Self(Kind::Other { body: Box::pin(body), _running: running })
+        Self(Kind::Other { body: Box::pin(body), _guest: guest })
     }
 }
 

@@ -1,15 +1,14 @@
 //! What serves the messages of sessions.
 
-use std::future::{Future, ready};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::Full;
-use tailrope_core::engine::SessionHandle;
+use tailrope_core::engine::{Guest, SessionHandle};
 use tailrope_core::exchange::{Admission, Terms};
 use tailrope_core::protocol::Envelope;
 use tailrope_core::protocol::jsonrpc::{self, Body};
@@ -47,15 +46,13 @@ pub trait Application: Send + Sync + 'static {
     /// The user's factory failed.
     fn begin(&self, begun: &Begun<'_, Self::Session>) -> std::io::Result<Arc<Self::Session>>;
 
-    /// Serves a request of revision 2026-07-28. None if the application cannot.
-    fn serve_modern(&self, _request: Request<Full<Bytes>>) -> Option<Served> {
+    /// Serves a request of revision 2026-07-28. None if the application cannot. Drops `guest` when it is over.
+    fn serve_modern(&self, _request: Request<Full<Bytes>>, _guest: Guest) -> Option<Served> {
         None
     }
 
-    /// Waits until the requests of revision 2026-07-28 that run have ended, for `within` at most. Ends the others.
-    fn drain_modern(&self, _within: Duration) -> impl Future<Output = ()> + Send {
-        ready(())
-    }
+    /// Ends the requests of revision 2026-07-28 that run.
+    fn end_modern(&self) {}
 }
 
 /// The handlers of one session. Nothing here waits except [`room`](Self::room).
@@ -107,6 +104,11 @@ pub trait Handlers: Send + Sync + 'static {
 
     /// Takes a request that is in flight. Returns whether it was taken.
     fn call(&self, message: Self::Message) -> bool;
+
+    /// Takes the `initialize` that opened the session.
+    fn open(&self, message: Self::Message) {
+        self.call(message);
+    }
 
     /// Takes a message that the client has sent to the session's handlers before these. Its answer goes nowhere.
     fn replay(&self, message: Self::Message);

@@ -6,7 +6,6 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use http::header::{HOST, HeaderValue, ORIGIN};
@@ -160,9 +159,9 @@ impl<A: Application> Endpoint<A> {
     }
 
     pub(crate) async fn drain(&self, drain: Drain) -> bool {
-        let within_ms = drain.within_ms.unwrap_or_else(|| self.host.engine.options().drain_within_ms);
-        let modern = self.application.drain_modern(Duration::from_millis(within_ms));
-        tokio::join!(self.host.drain(drain), modern).0
+        let is_over = self.host.drain(drain).await;
+        self.application.end_modern();
+        is_over
     }
 
     /// Checks `Host`, `Origin` and the method, and reads the body of a POST.
@@ -247,7 +246,8 @@ impl<A: Application> Endpoint<A> {
             return Some(Err(self.host.engine.steer(body, requested)));
         }
         self.host.engine.left_to_sdk(requested);
-        self.application.serve_modern(Request::from_parts(parts.clone(), Full::new(body.clone()))).map(Ok)
+        let request = Request::from_parts(parts.clone(), Full::new(body.clone()));
+        self.application.serve_modern(request, self.host.engine.guest()).map(Ok)
     }
 
     /// Opens a session, if that is what the request asks for.
@@ -292,7 +292,7 @@ impl<A: Application> Endpoint<A> {
         if self.host.engine.outlives_process() {
             session.accept_posted();
         }
-        handlers.call(message);
+        handlers.open(message);
         Ok(answer::call(pages, HeaderValue::from_str(id).ok().as_ref()).await)
     }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use rmcp::model::{InitializeRequestParams, InitializeResult};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tailrope_server::{Drain, Engine, ResponseBody, RmcpServer, ServiceConfig, TailropeService};
 use tokio::time::timeout;
@@ -12,7 +15,7 @@ use tower_service::Service as _;
 
 use crate::lab::{Gates, PATIENCE, Steps, hello};
 use crate::quick;
-use crate::shared::ask;
+use crate::shared::{Place, ask};
 
 type Service = TailropeService<RmcpServer<Steps>>;
 
@@ -94,6 +97,36 @@ async fn a_drain_waits_for_requests_without_a_session() {
 async fn a_drain_ends_requests_without_a_session_that_do_not_end() {
     let (service, _) = service(ServiceConfig::default().prefer_resumable(false));
     let endless = modern(&service, &["emit 1", "gate never"]).await;
-    service.drain(Drain::default().within_ms(0)).await;
+    assert!(!service.drain(Drain::default().within_ms(0)).await, "something was left");
     assert!(!rest(endless).await.contains("done"));
+    assert!(rest(modern(&service, &[]).await).await.contains("done"), "what comes later is still served");
+    assert!(service.drain(Drain::default().within_ms(0)).await);
+}
+
+/// A server that takes no client.
+#[derive(Clone)]
+struct Closed;
+
+impl ServerHandler for Closed {
+    async fn initialize(
+        &self,
+        _request: InitializeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        Err(ErrorData::invalid_params("closed today", None))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_refused_gets_to_know_why_with_every_store() {
+    let place = Place::new("refused");
+    for engine in [Engine::new(quick()), place.engine()] {
+        let service = TailropeService::new(|| Ok(Closed), engine.clone(), ServiceConfig::default());
+        let refused = ask(service.clone(), None, hello()).await;
+        assert!(refused.body().contains("closed today"), "{}", refused.body());
+        let id = refused.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+        let answered = async || ask(service.clone(), Some(id.clone()), call(1, &[])).await.status() == 404;
+        timeout(PATIENCE, async { while !answered().await {} }).await.expect("the session is over");
+        assert_eq!(engine.stats().sessions, 0);
+    }
 }

@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,10 +28,10 @@ use crate::lab::{PATIENCE, Server, counts, hello, result};
 use crate::quick;
 
 /// A file that goes with the test.
-struct Place(PathBuf);
+pub(crate) struct Place(PathBuf);
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let place = std::env::temp_dir().join(format!("tailrope-server-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&place).unwrap();
         Self(place)
@@ -43,7 +45,7 @@ impl Place {
         Sessions::new(self.engine())
     }
 
-    fn engine(&self) -> Engine {
+    pub(crate) fn engine(&self) -> Engine {
         let address = format!("sqlite:{}", self.0.join("events.db").display());
         let store = open(&address, &StoreOptions::default()).unwrap();
         Engine::new(Options { store: Some(store), ..quick() })
@@ -156,6 +158,13 @@ async fn a_session_that_nobody_has_is_404_everywhere() {
     assert_eq!(peer.listen().await.status(), 404);
 }
 
+/// What `initialize` is answered with.
+fn welcome() -> Value {
+    json!({
+        "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
+    })
+}
+
 /// Posts a message to a service, and gives all of the answer.
 pub(crate) async fn ask<S, B>(at: S, id: Option<String>, body: Value) -> Response<String>
 where
@@ -204,9 +213,7 @@ struct Hearing(mpsc::UnboundedSender<String>);
 
 impl Handler for Hearing {
     async fn call(&self, _call: Call) -> Result<Value, RpcError> {
-        Ok(json!({
-            "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
-        }))
+        Ok(welcome())
     }
 
     fn notified(&self, _session_id: &str, method: &str, _params: Value) {
@@ -245,9 +252,7 @@ impl Handler for Looking {
         let (parts, id) = (call.parts(), call.parts().headers.get("mcp-session-id"));
         let is_named = id.is_some_and(|id| *id == *call.session_id());
         self.0.send(format!("{} {} {} {is_named}", call.method(), parts.method, parts.uri)).unwrap();
-        Ok(json!({
-            "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
-        }))
+        Ok(welcome())
     }
 }
 
@@ -270,6 +275,41 @@ async fn handlers_see_path_and_session_of_requests_that_came_elsewhere_or_earlie
     ask_at(other, "/mcp", id, look(2)).await;
     assert_eq!(seen(&mut at_other).await, "initialize POST /mcp true", "told again");
     assert_eq!(seen(&mut at_other).await, "look POST /mcp true");
+}
+
+/// Without an SDK: it takes as many clients as are allowed.
+struct Choosy(AtomicUsize);
+
+impl Handler for Choosy {
+    async fn call(&self, call: Call) -> Result<Value, RpcError> {
+        if call.method() == "initialize" && self.0.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
+            return Err(RpcError::new(-32602, "closed today"));
+        }
+        Ok(welcome())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_refuses_initialize_gets_no_call_of_that_client() {
+    let place = Place::new("choosy");
+    let service = |clients| {
+        TailropeService::json_rpc(Choosy(AtomicUsize::new(clients)), place.engine(), ServiceConfig::default())
+    };
+    let (closed, open, heir) = (service(0), service(1), service(0));
+    let refused = ask(closed.clone(), None, hello()).await;
+    assert!(refused.body().contains("closed today"), "the store has it: {}", refused.body());
+    let answer = ask(open.clone(), None, hello()).await;
+    let id = Some(answer.headers()["mcp-session-id"].to_str().unwrap().to_owned());
+    let again = ask(open.clone(), id.clone(), hello()).await;
+    assert!(again.body().contains("closed today"), "{}", again.body());
+    let look = |n| json!({ "jsonrpc": "2.0", "id": n, "method": "look" });
+    let called = ask(open.clone(), id.clone(), look(1)).await;
+    assert!(called.body().contains("result"), "a second initialize ends nothing: {}", called.body());
+    assert!(open.drain(Drain::default()).await);
+    let called = ask(heir.clone(), id.clone(), look(2)).await;
+    assert!(!called.body().contains("result"), "the heir has refused the client: {}", called.body());
+    let called = ask(open, id, look(3)).await;
+    assert!(!called.body().contains("result"), "it takes no further client, either: {}", called.body());
 }
 
 #[derive(Clone)]
@@ -380,9 +420,7 @@ struct Held {
 impl Handler for Held {
     async fn call(&self, call: Call) -> Result<Value, RpcError> {
         if call.method() == "initialize" {
-            return Ok(json!({
-                "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": { "name": "test", "version": "1" },
-            }));
+            return Ok(welcome());
         }
         self.began.send(()).unwrap();
         self.may_end.notified().await;

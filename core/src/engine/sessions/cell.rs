@@ -86,6 +86,8 @@ pub(crate) struct State {
     pub(crate) looked_since: Option<Ms>,
     /// It is about to end, for a newer session or because another process has it: nothing opens in it any more.
     pub(crate) is_ending: bool,
+    /// It ends once nothing runs in it.
+    pub(crate) ends_at_rest: bool,
     /// The version of the session's facts that the store was given last. None if it was given none, or has to be given
     /// them again.
     pub(crate) facts_put: Option<u32>,
@@ -204,6 +206,7 @@ impl Cell {
                 idle_again: Ms(0),
                 looked_since: None,
                 is_ending: false,
+                ends_at_rest: false,
                 facts_put: None,
                 wants_stock: false,
                 next_token: 1,

@@ -124,7 +124,7 @@ impl Change<'_> {
         self.send_json_answers();
         self.look_into_inbox();
         self.settle_senders();
-        self.hand_session_over();
+        self.end_at_rest();
         let deadline = self.state.deadline(self.cell);
         if deadline < self.state.scheduled {
             // Under the session's lock, so that this does not overtake a later change.

@@ -191,20 +191,26 @@ impl Cell {
 }
 
 impl Change<'_> {
-    /// In a drain, leaves the session to other processes once nothing runs in it: before that, what a handler sends
-    /// would be refused (O17). By then its connections have ended, with everything that they had to carry.
-    pub(crate) fn hand_session_over(&mut self) {
-        let State { session, conns, writing, inbox, .. } = &*self.state;
-        let is_at_rest = session.is_draining()
+    /// Ends the session once nothing runs in it, if that was asked for. In a drain, leaves it to other processes then:
+    /// before that, what a handler sends would be refused (O17). By then its connections have ended, with everything
+    /// that they had to carry.
+    pub(crate) fn end_at_rest(&mut self) {
+        let State { session, conns, writing, inbox, ends_at_rest, .. } = &*self.state;
+        let hands_over = session.is_draining() && self.cell.is_for_others(self.state);
+        let is_at_rest = (*ends_at_rest || hands_over)
             && !session.is_busy()
             && conns.is_empty()
             && writing.is_empty()
             && !inbox.is_in_use()
-            && self.state.is_open()
-            && self.cell.is_for_others(self.state);
-        if is_at_rest {
+            && self.state.is_open();
+        if !is_at_rest {
+            return;
+        }
+        self.state.is_ending = true;
+        if self.state.ends_at_rest {
+            self.effects.ends = true;
+        } else {
             self.cell.keep_logs();
-            self.state.is_ending = true;
             self.effects.hands_over = true;
         }
     }

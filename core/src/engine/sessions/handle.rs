@@ -336,6 +336,12 @@ impl SessionHandle {
         self.cell.end();
     }
 
+    /// Ends the session as soon as nothing runs in it, the store has what was sent, and its connections have carried it.
+    /// For a session whose `initialize` was refused: its client has to get to know why.
+    pub fn end_at_rest(&self) {
+        self.cell.change_or((), |change| change.state.ends_at_rest = true);
+    }
+
     /// Ends the session because its client asks for it, with a DELETE. As [`end`](Self::end), but even in a drain,
     /// nothing is left for other processes to go on with.
     pub fn delete(&self) {
