@@ -168,6 +168,8 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
         resumed.drop()
         for _ in range(8):
             await order(f"related n:1 {secret}")
+    # The nine events and the response: a reader that is faster than the store would see more.
+    await server.until_stats(lambda stats: stats["events_stored"] - before["events_stored"] >= 10)
     rest = await (await peer.resume(cursor)).rest()
     # At another process one more may be there still: it reads before the response has taken its place.
     assert logs(rest) == [secret] * 3 or (isinstance(server.kind, Fleet) and logs(rest) == [secret] * 4)

@@ -292,6 +292,7 @@ class Play:
 
     async def notify(self, name: str, related: Any = None) -> None:
         session = self.here
+        before = (await self.server.stats())["events_stored"]
         if related is None:
             if session.keeper is None:
                 # Some handler has to speak; its own stream is looked at by nobody.
@@ -301,6 +302,9 @@ class Play:
             await self.order(session.keeper, f"standalone {name}")
         else:
             await self.order(session.actor(related), notifying(name, related))
+        if isinstance(self.server.kind, Fleet) and self.limits:
+            # A reader at another process that is faster than the store would see what a bound drops a moment later.
+            await self.server.until_stats(lambda stats: stats["events_stored"] > before)
 
     async def respond(self, id: Any) -> None:
         before = (await self.server.stats())["events_stored"]

@@ -17,7 +17,7 @@ use tailrope_core::engine::{Clock, Connection, Engine, LookUp, NoWake, Options, 
 use tailrope_core::exchange::{Asker, Request, Terms};
 use tailrope_core::protocol::{Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::contract::Caller;
-use tailrope_core::store::{Attach, AttachedLog, Operation, StoreOptions, session_name};
+use tailrope_core::store::{Attach, AttachedLog, EventStore, Operation, StoreOptions, session_name};
 use tailrope_core::stream::{CloseReason, Drain};
 
 const GONE: &str = "process that ran this request is gone";
@@ -39,11 +39,16 @@ fn two_running(bench: &Bench) -> (SessionHandle, [String; 2]) {
 }
 
 /// What the store has of the log of a cursor.
-fn log_of(folder: &Folder, cursor: &str) -> AttachedLog {
+fn log_of(store: &dyn EventStore, cursor: &str) -> AttachedLog {
     let Some(EventId::Position(cursor)) = EventId::parse(cursor) else { panic!("a cursor: {cursor}") };
     let look = Attach { stream: Some(cursor.nonce), principal: Some("alice".into()), ..Attach::default() };
+    Caller::new(store, Ms(0)).attach(&session_name("s"), &look).log.expect("it is there")
+}
+
+/// Waits until the store has the ends of the logs of these cursors.
+fn wait_for_ends(folder: &Folder, cursors: &[String]) {
     let store = store_in(folder, StoreOptions::default());
-    Caller::new(&*store, Ms(0)).attach(&session_name("s"), &look).log.expect("it is there")
+    wait_until(|| cursors.iter().all(|cursor| log_of(&*store, cursor).page.is_finished));
 }
 
 fn wait_until(mut is_so: impl FnMut() -> bool) {
@@ -145,13 +150,13 @@ fn i13_a_reader_of_a_late_heir_is_given_the_end_that_the_log_has() {
         let reader = resume(&seen, &cursors[0]);
         store.wait_for(&late, 1);
         ends_it(&folder, &session, &cursors[1]);
-        wait_until(|| log_of(&folder, &cursors[0]).page.is_finished);
+        wait_for_ends(&folder, &cursors[..1]);
         store.let_go();
         store.answer_all();
         let answered = read_until(&late, &reader, ended);
         assert_eq!((events(&answered), answered.end), (vec![end], Some(CloseReason::Complete)));
         assert!(looks.told.load(Ordering::SeqCst) > 0, "the owner was taken for gone");
-        wait_until(|| log_of(&folder, &cursors[1]).page.is_finished);
+        wait_for_ends(&folder, &cursors[1..]);
     }
 }
 
@@ -179,7 +184,7 @@ fn i13_a_session_whose_owner_was_only_slow_ends_there_and_is_read_elsewhere() {
         let elsewhere = read_until(&there, &resume(&find_known(&there), &cursors[0]), ended);
         assert_eq!(events(&elsewhere), [json!({"tombstone": {"error": -32603, "id": 1}})]);
         // The other call, too, which nobody reads there.
-        wait_until(|| log_of(&folder, &cursors[1]).page.is_finished);
+        wait_for_ends(&folder, &cursors[1..]);
         let _reader = act(&session, &cursors[0]);
         let mut told = Vec::new();
         wait_until(|| {
@@ -284,7 +289,7 @@ fn i13_a_session_that_is_taken_over_is_kept_until_its_calls_have_their_ends() {
     store.wait_for(&heir, 1);
     assert_eq!(heir.engine.stats().sessions, 1, "nobody else would end them");
     store.answer_all();
-    wait_until(|| cursors.iter().all(|cursor| log_of(&folder, cursor).page.is_finished));
+    wait_for_ends(&folder, &cursors);
     wait_until(|| heir.engine.stats().sessions == 0);
 }
 
@@ -302,7 +307,7 @@ fn take_over(folder: &Folder, cursors: &[String; 2]) {
     let there = process_at(folder, 0, impatient());
     let elsewhere = read_until(&there, &resume(&find_known(&there), &cursors[0]), ended);
     assert_eq!(events(&elsewhere), [json!({"tombstone": {"error": -32603, "id": 1}})]);
-    wait_until(|| log_of(folder, &cursors[1]).page.is_finished);
+    wait_for_ends(folder, &cursors[1..]);
 }
 
 /// An owner that has not heard that another process has its session.
