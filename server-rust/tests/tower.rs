@@ -66,7 +66,7 @@ impl Handler for Tools {
     }
 }
 
-type Server = TailropeService<JsonRpcServer<Tools>>;
+type Server<H = Tools> = TailropeService<JsonRpcServer<H>>;
 
 fn server(config: ServiceConfig) -> Server {
     TailropeService::json_rpc(Tools, Engine::new(Options::default()), config)
@@ -97,7 +97,7 @@ fn told(events: &str) -> (Vec<u64>, &str) {
 }
 
 async fn begin<H: Handler>(
-    server: &TailropeService<JsonRpcServer<H>>,
+    server: &Server<H>,
     method: &str,
     headers: &[(&str, &str)],
     body: Value,
@@ -106,7 +106,7 @@ async fn begin<H: Handler>(
 }
 
 async fn begin_at<H: Handler>(
-    server: &TailropeService<JsonRpcServer<H>>,
+    server: &Server<H>,
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
@@ -133,12 +133,7 @@ async fn until(answer: &mut Response<ResponseBody>, said: &str) -> String {
     text
 }
 
-async fn ask<H: Handler>(
-    server: &TailropeService<JsonRpcServer<H>>,
-    method: &str,
-    headers: &[(&str, &str)],
-    body: Value,
-) -> Response<String> {
+async fn ask<H: Handler>(server: &Server<H>, method: &str, headers: &[(&str, &str)], body: Value) -> Response<String> {
     let mut answer = begin(server, method, headers, body).await;
     let text = until(&mut answer, "\0").await;
     answer.map(|_| text)
@@ -161,7 +156,7 @@ fn hello() -> Value {
     })
 }
 
-async fn open<H: Handler>(server: &TailropeService<JsonRpcServer<H>>, more: &[(&str, &str)]) -> String {
+async fn open<H: Handler>(server: &Server<H>, more: &[(&str, &str)]) -> String {
     let answer = ask(server, "POST", more, hello()).await;
     assert_eq!(answer.status(), 200, "{}", answer.body());
     answer.headers()["mcp-session-id"].to_str().unwrap().to_owned()
@@ -271,7 +266,7 @@ impl Handler for Keeping {
     }
 }
 
-fn keeping() -> (Engine, TailropeService<JsonRpcServer<Keeping>>, mpsc::UnboundedReceiver<String>) {
+fn keeping() -> (Engine, Server<Keeping>, mpsc::UnboundedReceiver<String>) {
     let ((told, heard), engine) = (mpsc::unbounded_channel(), Engine::new(Options::default()));
     (engine.clone(), TailropeService::json_rpc(Keeping(told), engine, ServiceConfig::default()), heard)
 }

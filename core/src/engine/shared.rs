@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) randomness: Randomness,
-    /// The key with which the running hashes of logs are made, if the store hides payloads from those who read it.
+    /// The key for the running hash of each log. There is one if the store encrypts what it keeps.
     pub(crate) chain_key: Option<ChainKey>,
     pub(crate) counters: Counters,
     /// By their names: two servers may have sessions with the same id.

@@ -348,7 +348,7 @@ pub trait EventStore: Send + Sync {
         false
     }
 
-    /// What the running hashes of its logs are made with, where it keeps payloads from those who read it.
+    /// The key for the running hash of each log. A store that encrypts what it keeps has one.
     fn chain_key(&self) -> Option<ChainKey> {
         None
     }

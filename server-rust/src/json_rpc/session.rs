@@ -68,7 +68,6 @@ impl<H: Handler> Drop for Life<H> {
 }
 
 /// Why a request comes to its handler.
-#[derive(Clone, Copy, PartialEq)]
 enum Why {
     /// It is the `initialize` that opens the session.
     Opens,

@@ -15,7 +15,7 @@ use http::{Method, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full, LengthLimitError};
 use tailrope_core::engine::{Engine, SessionHandle};
-use tailrope_core::exchange::{self, Action, Admission, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
+use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
 use tailrope_core::store::SessionId;
 
@@ -194,11 +194,8 @@ impl<A: Application> Endpoint<A> {
             return Err(refusal(Fault::ForeignHost(host.unwrap_or("null"))));
         }
         let Some(origin) = parts.headers.get(ORIGIN).map(text) else { return Ok(()) };
-        let allowed = &self.config.allowed_origins;
-        if allowed.is_empty() || allowed.iter().any(|allowed| *allowed == origin) {
-            return Ok(());
-        }
-        Err(refusal(Fault::ForeignOrigin(&origin)))
+        let origins: Vec<&str> = self.config.allowed_origins.iter().map(|origin| &**origin).collect();
+        Allowed { hosts: &[], origins: &origins }.check(None, Some(&origin)).map_err(refusal)
     }
 
     fn next<'a>(self: &'a Arc<Self>, id: &'a str, parts: Parts, body: Bytes) -> Result<Next<'a>, Refusal> {
