@@ -2,30 +2,33 @@
 
 use napi::bindgen_prelude::Either;
 use napi_derive::napi;
-use tailrope_core::exchange::{self, Action};
+use tailrope_core::engine::Engine;
+use tailrope_core::exchange::{self, Action, Principal, Unidentified};
 use tailrope_core::protocol::{self, Dialect};
 
 /// A body: text, or bytes that are none.
 pub(crate) type JsBody<'a> = Either<String, &'a [u8]>;
 
-/// What is known of the sender of a request: see the core's `Asker`. Of `credentials`, each name is followed by its value.
+/// What is known of the sender of a request: see the core's `Requester`. Of `credentials`, each name is followed by its value.
 #[napi(object, object_to_js = false)]
-pub struct Asker {
+pub struct Requester {
     pub named: Option<String>,
     pub user_json: Option<String>,
     pub credentials: Vec<String>,
 }
 
-impl Asker {
+impl Requester {
     /// What `with` makes of it, as the core has it.
-    pub(crate) fn read<T>(asker: Option<&Self>, with: impl FnOnce(exchange::Asker<'_>) -> T) -> T {
-        let Some(Self { named, user_json, credentials }) = asker else { return with(exchange::Asker::default()) };
+    pub(crate) fn read<T>(requester: Option<&Self>, with: impl FnOnce(exchange::Requester<'_>) -> T) -> T {
+        let Some(Self { named, user_json, credentials }) = requester else {
+            return with(exchange::Requester::default());
+        };
         let pairs: Vec<(&str, &str)> = credentials.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1])).collect();
-        with(exchange::Asker { named: named.as_deref(), user_json: user_json.as_deref(), credentials: &pairs })
+        with(exchange::Requester { named: named.as_deref(), user_json: user_json.as_deref(), credentials: &pairs })
     }
 
-    pub(crate) fn principal(asker: Option<&Self>) -> Option<Box<str>> {
-        Self::read(asker, |asker| asker.principal())
+    pub(crate) fn principal(requester: Option<&Self>, engine: &Engine) -> Result<Option<Principal>, Unidentified> {
+        Self::read(requester, |requester| engine.principal_of(&requester))
     }
 }
 
@@ -39,7 +42,9 @@ pub struct Head {
     pub session_id: Option<String>,
     pub last_event_id: Option<String>,
     /// Absent where nothing is known of the sender.
-    pub asker: Option<Asker>,
+    pub requester: Option<Requester>,
+    /// The server that it is for.
+    pub server: Option<String>,
 }
 
 impl Head {

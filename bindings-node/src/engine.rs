@@ -9,11 +9,11 @@ use napi_derive::napi;
 use tailrope_core::engine::{
     self, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_OPTIONS, SynthesizedEnd, end_payload,
 };
-use tailrope_core::exchange::{self, Allowed, CREDENTIAL_HEADERS, Fault};
+use tailrope_core::exchange::{self, Allowed, Fault, IDENTITY_HEADERS, Member};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
 use tailrope_core::store::{HostStore, SessionId};
 
-use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
+use crate::admission::{Admission, Head, JsBody, Refusal, Requester, body_bytes};
 use crate::convert::{
     JsRequestId, PacesByName, Result, camel_case, dialect, internal, invalid, number, number_option, paces, request_id,
     to_js_error,
@@ -122,6 +122,7 @@ impl Engine {
     #[napi(catch_unwind)]
     pub fn admit(
         &self,
+        env: &Env,
         head: Head,
         body: JsBody<'_>,
         json_response: bool,
@@ -131,17 +132,21 @@ impl Engine {
         let dialect = dialect(sdk_major)?;
         let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
         let context = Context { session_id: "", json_response, paced: false };
-        let head = head.head();
         let body = body_bytes(&body);
+        if Requester::principal(head.requester.as_ref(), &self.engine).is_err() {
+            self.waiters.flush(env);
+            return Ok(Either::B(Refusal::new(&Fault::Unidentified.refusal_of(dialect, body), dialect)));
+        }
+        let head = head.head();
         Ok(match admit_with_versions(&head, body, &context, dialect, &versions) {
             Ok(operation) => Either::A(Admission(exchange::Admission::new(operation, &head, body))),
             Err(refusal) => Either::B(Refusal::new(&refusal, dialect)),
         })
     }
 
-    /// Opens a session of this server, which belongs to the asker: see the core's `SessionId`. `sdk_major` is the SDK line whose
+    /// Opens a session of this server, which belongs to the requester: see the core's `SessionId`. `sdk_major` is the SDK line whose
     /// answers are given, `versions` are the values of the version header that are served. `retry_ms` is the session's own, where the
-    /// host has one. For the new one another session of the asker may have to end, which `tick` then tells; fails when none
+    /// host has one. For the new one another session of the requester may have to end, which `tick` then tells; fails when none
     /// is idle.
     #[allow(clippy::too_many_arguments, reason = "what the host knows of the session, in one crossing")]
     #[napi(catch_unwind)]
@@ -150,15 +155,16 @@ impl Engine {
         env: &Env,
         id: String,
         server: String,
-        asker: Option<Asker>,
+        requester: Option<Requester>,
         sdk_major: u32,
         versions: Vec<String>,
         retry_ms: Option<u32>,
     ) -> Result<Session> {
         let dialect = dialect(sdk_major)?;
         let key = self.waiters.key();
-        let principal = Asker::principal(asker.as_ref());
-        let principal = principal.as_deref();
+        let principal = Requester::principal(requester.as_ref(), &self.engine);
+        let principal = principal.map_err(|_| invalid("nobody can tell whose session it is".to_owned()))?;
+        let principal = principal.as_ref();
         let open = |id: &str| {
             let session = SessionId::new(&server, id);
             self.engine.open_session(session, principal, dialect, self.waiters.wake(), u64::from(key))
@@ -183,20 +189,22 @@ impl Engine {
         Ok(Session::new(handle, id, dialect, versions, key, &self.waiters))
     }
 
-    /// Looks up a session of this server that lives in another process, or lived in one, for its asker, and the stream that a GET is to go
-    /// on with. The key of the `LookUp` is woken when it can be taken.
+    /// Looks up a session of this server that lives in another process, or lived in one, for its requester, and the stream that a GET is to go
+    /// on with. The key of the `LookUp` is woken when it can be taken. None where nobody can tell whose request it is.
     #[napi(catch_unwind)]
     pub fn look_up_session(
         &self,
         env: &Env,
         id: String,
-        server: String,
         head: Head,
         sdk_major: u32,
         versions: Vec<String>,
-    ) -> Result<LookUp> {
+    ) -> Result<Option<LookUp>> {
         let dialect = dialect(sdk_major)?;
-        let principal = Asker::principal(head.asker.as_ref());
+        let Ok(principal) = Requester::principal(head.requester.as_ref(), &self.engine) else {
+            self.waiters.flush(env);
+            return Ok(None);
+        };
         let served: Vec<&str> = versions.iter().map(String::as_str).collect();
         let context = Context { session_id: &id, json_response: false, paced: false };
         // A reader that is going to be refused takes the stream from nobody.
@@ -206,12 +214,13 @@ impl Engine {
         };
         let key = self.waiters.key();
         let wake = self.waiters.wake();
-        let (principal, last) = (principal.as_deref(), last_event_id.as_deref());
+        let server = head.server.unwrap_or_default();
+        let (principal, last) = (principal.as_ref(), last_event_id.as_deref());
         let looked_up =
             self.engine.look_up_session(SessionId::new(&server, &id), principal, last, dialect, wake, u64::from(key));
         self.waiters.flush(env);
         let look_up = looked_up.map_err(|error| to_js_error(&error))?;
-        Ok(LookUp::new(look_up, id, dialect, versions, key, &self.waiters))
+        Ok(Some(LookUp::new(look_up, id, dialect, versions, key, &self.waiters)))
     }
 
     /// The answer to a POST of a revision without resumption, of which `body` was read: see the core's `Engine::steer`.
@@ -285,10 +294,29 @@ impl Engine {
         PACE_OPTIONS.iter().map(|option| camel_case(option.name)).collect()
     }
 
-    /// The headers that carry a credential.
+    /// The headers that say who sends a request.
     #[napi]
-    pub fn credential_headers() -> Vec<&'static str> {
-        CREDENTIAL_HEADERS.to_vec()
+    pub fn identity_headers() -> Vec<&'static str> {
+        IDENTITY_HEADERS.to_vec()
+    }
+
+    /// Whether a member of this name counts of what authentication left of a user: it names or places the user, or has such
+    /// members in it.
+    #[napi]
+    pub fn is_user_member(name: String) -> bool {
+        Member::named(&name).is_some()
+    }
+
+    /// Whether what authentication left names a user: see the core's `names_user`.
+    #[napi]
+    pub fn names_user(user_json: String) -> bool {
+        exchange::names_user(&user_json)
+    }
+
+    /// The name of the server that a request is for: see the core's `server_name`.
+    #[napi]
+    pub fn server_name(target: String, routed: Option<String>) -> String {
+        exchange::server_name(&target, routed.as_deref())
     }
 
     /// Sets what is logged on this thread: `error`, `warn`, `info` or `debug`, and what is worse.

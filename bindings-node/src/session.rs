@@ -10,7 +10,7 @@ use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Te
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::store::{HostReplay, HostRequest};
 
-use crate::admission::{Admission, Asker, Head, JsBody, Refusal, body_bytes};
+use crate::admission::{Admission, Head, JsBody, Refusal, Requester, body_bytes};
 use crate::adopted::Offer;
 use crate::connection::Connection;
 use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, to_js_error};
@@ -34,13 +34,15 @@ pub struct Session {
 }
 
 /// What travels of a request beside its body. Of `headers`, each name is followed by its value; which of them travel the core
-/// says, and `more` names others. `auth_json` is what the SDK knows of the sender, without a token.
+/// says, and `more` names others. `auth_json` is what the SDK knows of the sender: credentials are removed from it. `dropped`
+/// names what of it is no JSON.
 #[napi(object, object_to_js = false)]
 pub struct Travelling {
     pub method: String,
     pub headers: Vec<String>,
     pub more: Vec<String>,
     pub auth_json: Option<String>,
+    pub dropped: Vec<String>,
 }
 
 /// The late outcome of a message.
@@ -119,8 +121,9 @@ impl Session {
     #[napi(catch_unwind)]
     pub fn admit(&self, env: &Env, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
         let admitted = self.on_terms(json_response, |terms| {
-            Asker::read(head.asker.as_ref(), |asker| {
-                self.handle.admit(&Request { head: head.head(), asker, body: body_bytes(&body) }, terms)
+            Requester::read(head.requester.as_ref(), |requester| {
+                let (server, body) = (head.server.as_deref(), body_bytes(&body));
+                self.handle.admit(&Request { head: head.head(), requester, server, body }, terms)
             })
         });
         match admitted {
@@ -160,14 +163,14 @@ impl Session {
         travelling: Travelling,
         json_response: bool,
     ) -> Result<Either<Connection, Refusal>> {
-        let Travelling { method, headers, more, auth_json } = travelling;
+        let Travelling { method, headers, more, auth_json, dropped } = travelling;
         let Some(method) = RelayedMethod::parse(&method) else {
             return Err(invalid(format!("a {method} is not relayed")));
         };
         let pairs = headers.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1]));
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
         let body = Bytes::copy_from_slice(body_bytes(&body));
-        let relayed = Relayed::new(method, body, pairs, &more, auth_json.as_deref());
+        let relayed = Relayed::new(method, body, pairs, &more, auth_json.as_deref()).without(dropped);
         let key = self.waiters.key();
         let relay = if json_response { SessionHandle::relay_json } else { SessionHandle::relay };
         let opened = relay(&self.handle, &admission.0, relayed, self.waiters.wake(), u64::from(key));

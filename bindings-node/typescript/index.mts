@@ -4,7 +4,7 @@ export { type ErrorCode, TailropeError } from './errors.mjs';
 export type { PaceOptions } from './pace.mjs';
 export { type ConfigureOptions, drain, type EngineOptions, type LogLevel, setLog, stats } from './runtime.mjs';
 export { type CloseOptions, closeSSEStream, closeStandaloneSSEStream, type HandlerContext } from './server/close.mjs';
-export type { Principal } from './server/principal.mjs';
+export type { Principal } from './server/requester.mjs';
 export { type Status, status } from './status.mjs';
 export { EventStore } from './store/event-store.mjs';
 export { openStore, type Store, type StoreOptions } from './store/open.mjs';

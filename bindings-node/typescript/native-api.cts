@@ -10,7 +10,7 @@ export type Frames = string | Buffer;
 type Maybe<T> = T | null | undefined;
 
 /** What is known of the sender of a request. Of `credentials`, each name is followed by its value. */
-export interface Asker {
+export interface Requester {
   named?: string | undefined;
   userJson?: string | undefined;
   credentials: string[];
@@ -25,7 +25,9 @@ export interface Head {
   sessionId?: string | undefined;
   lastEventId?: string | undefined;
   /** Absent where nothing is known of the sender. */
-  asker?: Asker | undefined;
+  requester?: Requester | undefined;
+  /** The server that it is for, if the host knows. */
+  server?: string | undefined;
 }
 
 /** What a connection's writer has to do. */
@@ -46,13 +48,15 @@ export interface Polled {
 
 /**
  * What travels of a request beside its body. Of `headers`, each name is followed by its value; which of them travel the core
- * says, and `more` names others. `authJson` is what the SDK knows of the sender, without a token.
+ * says, and `more` names others. `authJson` is what the SDK knows of the sender: credentials are removed from it. `dropped`
+ * names what of it is no JSON.
  */
 export interface Travelling {
   method: string;
   headers: string[];
   more: string[];
   authJson?: string | undefined;
+  dropped: string[];
 }
 
 /** The late outcome of a message. */
@@ -383,8 +387,17 @@ export declare class Engine {
   static numberOptions(ofStore: boolean): string[];
   /** The names of what a pace can say. */
   static paceOptions(): string[];
-  /** The headers that carry a credential. */
-  static credentialHeaders(): string[];
+  /** The headers that say who sends a request. */
+  static identityHeaders(): string[];
+  /**
+   * Whether a member of this name counts of what authentication left of a user: it names or places the user, or has such
+   * members in it.
+   */
+  static isUserMember(name: string): boolean;
+  /** Whether what authentication left names a user. */
+  static namesUser(userJson: string): boolean;
+  /** The name of the server that a request is for, by its target, and the target by which it was routed. */
+  static serverName(target: string, routed?: Maybe<string>): string;
   /** Sets what is logged on this thread: `error`, `warn`, `info` or `debug`, and what is worse. */
   static setLogLevel(level: string): void;
   /** Whether messages may be stored later: see `Session.takeOutcomes`. */
@@ -401,23 +414,23 @@ export declare class Engine {
    */
   admit(head: Head, body: Body, jsonResponse: boolean, sdkMajor: number, versions: string[]): Admission | Refusal;
   /**
-   * Opens a session of this server, which belongs to the asker. `sdkMajor` is the SDK line whose answers are given, `versions` are the
+   * Opens a session of this server, which belongs to the requester. `sdkMajor` is the SDK line whose answers are given, `versions` are the
    * values of the version header that are served. `retryMs` is the session's own, where the host has one. For the new one
-   * another session of the asker may have to end, which `tick` then tells; throws when none is idle.
+   * another session of the requester may have to end, which `tick` then tells; throws when none is idle.
    */
   openSession(
     id: string,
     server: string,
-    asker: Maybe<Asker>,
+    requester: Maybe<Requester>,
     sdkMajor: number,
     versions: string[],
     retryMs?: Maybe<number>,
   ): Session;
   /**
-   * Looks up a session of this server that lives in another process, or lived in one, for its asker, and the stream that a GET is to go on
-   * with. The key of the `LookUp` is woken when it can be taken.
+   * Looks up a session of this server that lives in another process, or lived in one, for its requester, and the stream that a GET is to
+   * go on with. The key of the `LookUp` is woken when it can be taken. Null where nobody can tell whose request it is.
    */
-  lookUpSession(id: string, server: string, head: Head, sdkMajor: number, versions: string[]): LookUp;
+  lookUpSession(id: string, head: Head, sdkMajor: number, versions: string[]): LookUp | null;
   /** The answer to a POST of a revision without resumption, of which `body` was read. */
   steer(body: Body, requested: string): Refusal;
   /** Notes that such a request is left to the SDK. */

@@ -6,7 +6,7 @@ import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 import { invalid, ours } from './errors.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { checkedPaces, type PaceOptions } from './pace.mjs';
-import { checkPrincipal, type Principal } from './server/principal.mjs';
+import { checkPrincipal, type Principal } from './server/requester.mjs';
 import type { Seam } from './server/seam.mjs';
 import { checkMs, checkServerName } from './server/transport-options.mjs';
 import { boundsOf, type Store, type StoreOptions, storeOf } from './store/open.mjs';
@@ -76,6 +76,10 @@ export interface EngineOptions extends StoreOptions {
    * cookies are never relayed. Default none.
    */
   relayedHeaders?: string[];
+  /**
+   * Further headers in which a proxy names the user. Clients must not be able to send them: docs/security.md. Default none.
+   */
+  identityHeaders?: string[];
   /** The name of the server, the same in all its processes, for transports that are given none. Default none. */
   serverName?: string;
 }
@@ -221,6 +225,8 @@ export class Runtime {
   readonly principal: Principal | undefined;
   /** The headers that are relayed beside those that always are. */
   readonly relayedHeaders: string[];
+  /** The headers in which proxies name users, beside those that always are. */
+  readonly identityHeaders: string[];
   /** The server of transports that name none. */
   readonly serverName: string | undefined;
   #engine: Engine;
@@ -239,16 +245,20 @@ export class Runtime {
       principal,
       onStoreFailure,
       relayedHeaders = [],
+      identityHeaders = [],
       pace = {},
       serverName,
       ...others
     } = options;
     this.principal = checkPrincipal(principal);
     this.serverName = checkServerName(serverName);
-    if (!Array.isArray(relayedHeaders) || !relayedHeaders.every((name) => typeof name === 'string')) {
-      invalid('relayedHeaders must be a list of names of headers');
+    for (const [option, names] of Object.entries({ relayedHeaders, identityHeaders })) {
+      if (!Array.isArray(names) || !names.every((name) => typeof name === 'string')) {
+        invalid(`${option} must be a list of names of headers`);
+      }
     }
     this.relayedHeaders = relayedHeaders;
+    this.identityHeaders = identityHeaders.map((name) => name.toLowerCase());
     this.hostStore = hostStore;
     this.isOfEventStore = isOfEventStore;
     // The engine must not keep alive what has been forgotten otherwise.

@@ -3,11 +3,12 @@
 use pyo3::exceptions::{PyLookupError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use tailrope_core::engine::{SynthesizedEnd, end_payload, nameless_end};
-use tailrope_core::exchange::{self, Action, Asker, CREDENTIAL_HEADERS, Fault};
+use tailrope_core::engine::{Options, SynthesizedEnd, end_payload, nameless_end};
+use tailrope_core::exchange::{self, Action, Fault, Member, Requester};
 use tailrope_core::protocol::{self, Dialect, Revision};
 
 use crate::convert::{dialect, request_id};
+use crate::posted::latin1;
 
 /// The parts of a request's head that count, from ASGI's list of raw headers.
 #[derive(Default)]
@@ -17,12 +18,12 @@ pub(crate) struct Headers<'a> {
     protocol_version: Option<&'a str>,
     session_id: Option<&'a str>,
     last_event_id: Option<&'a str>,
-    credentials: Vec<(&'a str, &'a str)>,
+    credentials: Vec<(&'a str, String)>,
 }
 
 impl<'a> Headers<'a> {
     /// `pairs` are the cast items of the header list, kept alive by the caller.
-    pub(crate) fn read(pairs: &'a [(Bound<'_, PyBytes>, Bound<'_, PyBytes>)]) -> Self {
+    pub(crate) fn read(pairs: &'a [(Bound<'_, PyBytes>, Bound<'_, PyBytes>)], options: &Options) -> Self {
         let mut headers = Self::default();
         for (name, value) in pairs {
             let slot = match name.as_bytes() {
@@ -32,8 +33,10 @@ impl<'a> Headers<'a> {
                 b"mcp-session-id" => &mut headers.session_id,
                 b"last-event-id" => &mut headers.last_event_id,
                 name => {
-                    if let Some(name) = CREDENTIAL_HEADERS.iter().find(|known| known.as_bytes() == name) {
-                        headers.credentials.push((name, text(value)));
+                    if let Ok(name) = std::str::from_utf8(name)
+                        && options.is_identity_header(name)
+                    {
+                        headers.credentials.push((name, latin1(value.as_bytes())));
                     }
                     continue;
                 }
@@ -43,8 +46,15 @@ impl<'a> Headers<'a> {
         headers
     }
 
-    pub(crate) fn asker(&'a self, user_json: Option<&'a str>, named: Option<&'a str>) -> Asker<'a> {
-        Asker { named, user_json, credentials: &self.credentials }
+    /// Calls `with` with what the engine has to know about the sender.
+    pub(crate) fn ask<T>(
+        &self,
+        user_json: Option<&str>,
+        named: Option<&str>,
+        with: impl FnOnce(&Requester<'_>) -> T,
+    ) -> T {
+        let credentials: Vec<(&str, &str)> = self.credentials.iter().map(|(name, value)| (*name, &**value)).collect();
+        with(&Requester { named, user_json, credentials: &credentials })
     }
 
     pub(crate) fn head(&self, method: &'a str) -> protocol::Head<'a> {
@@ -160,6 +170,25 @@ pub(crate) fn refusal(sdk_major: u8, fault: &str, text: &str) -> PyResult<Refusa
 
 pub(crate) fn named_fault<'a>(fault: &str, text: &'a str) -> PyResult<Fault<'a>> {
     Fault::named(fault, text).ok_or_else(|| PyValueError::new_err(format!("there is no fault {fault:?}")))
+}
+
+/// Whether a member of this name counts of what authentication left of a user: it names or places the user, or has such
+/// members in it.
+#[pyfunction]
+pub(crate) fn is_user_member(name: &str) -> bool {
+    Member::named(name).is_some()
+}
+
+/// Whether what authentication left names a user: see the core's `names_user`.
+#[pyfunction]
+pub(crate) fn names_user(user_json: &str) -> bool {
+    exchange::names_user(user_json)
+}
+
+/// The name of the server that a request is for, by what ASGI says of it: see the core's `asgi_server_name`.
+#[pyfunction]
+pub(crate) fn server_name(raw_path: Option<&[u8]>, path: &str, root_path: &str) -> String {
+    exchange::asgi_server_name(raw_path, path, root_path)
 }
 
 /// The error that stands for a response that is no JSON.

@@ -85,7 +85,8 @@ impl Engine {
 
     /// Looks up a session of this server that this engine has not opened, for a request with this method, these headers and its
     /// principal: see `Session.admit`. For a GET also the stream that it is to go on with.
-    /// `waiters` are told, with the look_up's key, when its outcome is there; it may be there at once.
+    /// `waiters` are told, with the look_up's key, when its outcome is there; it may be there at once. None where nobody can
+    /// tell whose request it is.
     #[expect(clippy::too_many_arguments, reason = "what is known of the request, and where the outcome goes")]
     fn look_up_session(
         &self,
@@ -98,11 +99,13 @@ impl Engine {
         named: Option<&str>,
         sdk_major: u8,
         waiters: &Waiters,
-    ) -> PyResult<LookUp> {
+    ) -> PyResult<Option<LookUp>> {
         let dialect = dialect(sdk_major)?;
         let pairs = header_pairs(headers)?;
-        let headers = Headers::read(&pairs);
-        let principal = headers.asker(user_json, named).principal();
+        let headers = Headers::read(&pairs, self.engine.options());
+        let Ok(principal) = headers.ask(user_json, named, |requester| self.engine.principal_of(requester)) else {
+            return Ok(None);
+        };
         let context = Context { session_id: id, json_response: false, paced: false };
         // A reader that is going to be refused takes the stream from nobody.
         let last_event_id = match admit(&headers.head(method), b"", &context, dialect) {
@@ -111,9 +114,9 @@ impl Engine {
         };
         let (key, wake) = waiters.shared.key();
         let (session, last) = (SessionId::new(server, id), last_event_id.as_deref());
-        let principal = principal.as_deref();
+        let principal = principal.as_ref();
         match calling(py, || self.engine.look_up_session(session, principal, last, dialect, wake, key.number)) {
-            Ok(look_up) => Ok(LookUp { look_up, dialect, key }),
+            Ok(look_up) => Ok(Some(LookUp { look_up, dialect, key })),
             Err(error) => Err(to_py_err(&error)),
         }
     }

@@ -26,7 +26,9 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
-    use crate::admission::{Admission, Refusal, is_resumable, refusal, unwritable};
+    use crate::admission::{
+        Admission, Refusal, is_resumable, is_user_member, names_user, refusal, server_name, unwritable,
+    };
     #[pymodule_export]
     use crate::adopted::{Adopted, Offer};
     #[pymodule_export]

@@ -15,6 +15,10 @@ pub(crate) fn engine_options(given: Option<&Bound<'_, PyDict>>) -> PyResult<Opti
             options.on_store_failure = on_store_failure(&value)?;
             continue;
         }
+        if name == "identity_headers" {
+            options.identity_headers = value.extract()?;
+            continue;
+        }
         if name == "pace" {
             options.paces = paces(&value)?;
             continue;

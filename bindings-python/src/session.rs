@@ -67,7 +67,7 @@ impl Session {
     }
 
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. The first one says whose session it is:
-    /// `user_json` and `named` are those of the core's `Asker`. The first admission takes the session's place among those of
+    /// `user_json` and `named` are those of the core's `Requester`, `server` is the server that it is for. The first admission takes the session's place among those of
     /// the engine; for it another one may have to end, which `Engine.tick` then tells.
     #[expect(clippy::too_many_arguments, reason = "one crossing for each request")]
     fn admit<'py>(
@@ -77,17 +77,22 @@ impl Session {
         headers: &Bound<'py, PyAny>,
         body: &[u8],
         json_response: bool,
+        server: &str,
         user_json: Option<&str>,
         named: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let pairs = header_pairs(headers)?;
-        let headers = Headers::read(&pairs);
-        let (head, asker) = (headers.head(method), headers.asker(user_json, named));
-        if !self.is_claimed.swap(true, Ordering::Relaxed) {
-            self.handle.claim(asker.principal().as_deref());
-        }
-        let (request, terms) = (Request { head, asker, body }, Terms { json_response, ..Terms::default() });
-        let admitted = calling(py, || self.handle.admit(&request, &terms));
+        let headers = Headers::read(&pairs, self.handle.options());
+        let terms = Terms { json_response, ..Terms::default() };
+        let admitted = headers.ask(user_json, named, |requester| {
+            if !self.is_claimed.load(Ordering::Relaxed) {
+                self.handle.claim(requester)?;
+                self.is_claimed.store(true, Ordering::Relaxed);
+            }
+            let (head, server) = (headers.head(method), Some(server));
+            let request = Request { head, requester: *requester, server, body };
+            calling(py, || self.handle.admit(&request, &terms))
+        });
         either(py, self.answer(admitted.map(Admission)))
     }
 
@@ -114,8 +119,8 @@ impl Session {
     }
 
     /// Relays an admitted POST or DELETE to the process that has the session: a `Connection`, which is the answer, or a
-    /// `Refusal`. `more` names further headers that travel. `auth_json` is what its handlers are to know of the sender,
-    /// without the token: see `Posted.auth_json`.
+    /// `Refusal`. `more` names further headers that travel. `auth_json` is what its handlers are to know of the sender: see
+    /// `Posted.auth_json`. Credentials are removed from it. `dropped` names what of the request is not relayed.
     #[expect(clippy::too_many_arguments, reason = "one crossing for each request")]
     fn relay<'py>(
         &self,
@@ -126,6 +131,7 @@ impl Session {
         body: &[u8],
         more: Vec<String>,
         auth_json: Option<&str>,
+        dropped: Vec<String>,
         json_response: bool,
         waiters: &Waiters,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -136,7 +142,8 @@ impl Session {
             pairs.iter().map(|(name, value)| (latin1(name.as_bytes()), latin1(value.as_bytes()))).collect();
         let headers = headers.iter().map(|(name, value)| (&**name, &**value));
         let more: Vec<&str> = more.iter().map(|name| &**name).collect();
-        let relayed = Relayed::new(method, bytes::Bytes::copy_from_slice(body), headers, &more, auth_json);
+        let relayed =
+            Relayed::new(method, bytes::Bytes::copy_from_slice(body), headers, &more, auth_json).without(dropped);
         let (key, wake) = waiters.shared.key();
         let answer = calling(py, || match json_response {
             true => self.handle.relay_json(&admission.0, relayed, wake, key.number),

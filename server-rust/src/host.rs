@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tailrope_core::engine::{Engine, EngineError, SessionHandle};
+use tailrope_core::exchange::Principal;
 use tailrope_core::protocol::{Dialect, hex};
 use tailrope_core::store::{SessionId, flush};
 use tokio::runtime::Handle;
@@ -92,7 +93,7 @@ impl Host {
     pub(crate) async fn look_up(
         self: &Arc<Self>,
         session: SessionId<'_>,
-        principal: Option<&str>,
+        principal: Option<&Principal>,
         last_event_id: Option<&str>,
     ) -> Result<Option<SessionHandle>, EngineError> {
         if !self.engine.outlives_process() {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
-use tailrope_core::exchange::{Asker, CREDENTIAL_HEADERS};
+use tailrope_core::engine::Engine;
+use tailrope_core::exchange::{Principal, Requester, Unidentified};
 
 /// A user's own function, called with the head of a request.
 type Told<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
@@ -55,7 +56,8 @@ impl Identity {
     }
 
     /// Gives what authentication in front of the endpoint has left about the user, for example in the request's
-    /// extensions: a name, or an object of claims. Claims that change from token to token do not count.
+    /// extensions: a name, or an object of claims. Only those count that name the user, or say where the name is valid
+    /// (docs/security.md).
     #[must_use]
     pub fn user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
         Self { user: Some(Arc::new(user)), ..self }
@@ -72,19 +74,21 @@ pub(crate) fn text(value: &HeaderValue) -> Cow<'_, str> {
 
 /// What a request says about its sender.
 pub(crate) struct Sender<'a> {
+    engine: &'a Engine,
     named: Option<String>,
     user_json: Option<String>,
-    credentials: Vec<(&'static str, Cow<'a, str>)>,
+    credentials: Vec<(&'a str, Cow<'a, str>)>,
 }
 
 impl<'a> Sender<'a> {
-    pub(crate) fn of(parts: &'a Parts, identity: &Identity) -> Self {
+    pub(crate) fn of(parts: &'a Parts, identity: &Identity, engine: &'a Engine) -> Self {
         // One pass over the request's headers: looking up each name takes longer.
-        let credential = |(name, value): (&HeaderName, &'a HeaderValue)| {
-            let known = CREDENTIAL_HEADERS.into_iter().find(|known| *known == name.as_str())?;
-            Some((known, text(value)))
+        let credential = |(name, value): (&'a HeaderName, &'a HeaderValue)| {
+            let counts = engine.options().is_identity_header(name.as_str());
+            counts.then(|| (name.as_str(), text(value)))
         };
         Self {
+            engine,
             named: identity.named.as_ref().and_then(|named| named(parts)),
             user_json: identity.user.as_ref().and_then(|user| user(parts)).map(|user| user.to_string()),
             credentials: parts.headers.iter().filter_map(credential).collect(),
@@ -92,14 +96,17 @@ impl<'a> Sender<'a> {
     }
 
     /// Calls `with` with what the engine has to know about the sender.
-    pub(crate) fn ask<T>(&self, with: impl FnOnce(Asker<'_>) -> T) -> T {
+    pub(crate) fn ask<T>(&self, with: impl FnOnce(Requester<'_>) -> T) -> T {
         let credentials: Vec<(&str, &str)> = self.credentials.iter().map(|(name, value)| (*name, &**value)).collect();
         let (named, user_json) = (self.named.as_deref(), self.user_json.as_deref());
-        with(Asker { named, user_json, credentials: &credentials })
+        with(Requester { named, user_json, credentials: &credentials })
     }
 
     /// The principal; none if the request says nothing about its sender.
-    pub(crate) fn principal(&self) -> Option<Box<str>> {
-        self.ask(|asker| asker.principal())
+    ///
+    /// # Errors
+    /// [`Unidentified`]: the request has to be refused.
+    pub(crate) fn principal(&self) -> Result<Option<Principal>, Unidentified> {
+        self.ask(|requester| self.engine.principal_of(&requester))
     }
 }

@@ -76,7 +76,7 @@ def serve(native: Any, store: Any) -> None:
         session.take_outcomes()
 
     def admit(method: str, payload: bytes, *more: tuple[bytes, bytes]) -> Any:
-        return session.admit(method, [*HEADERS, *more], payload, False, *WHO)
+        return session.admit(method, [*HEADERS, *more], payload, False, "", *WHO)
 
     opened = session.open(admit("POST", body(0, "initialize", OPENING)), waiters, False)
     session.respond(0, json.dumps({"jsonrpc": "2.0", "id": 0, "result": OPENING}))
@@ -99,9 +99,9 @@ def serve(native: Any, store: Any) -> None:
         settle()
         read(resumed)
         resumed.lost()
-    session.admit("PATCH", HEADERS, b"", False, *WHO)
+    session.admit("PATCH", HEADERS, b"", False, "", *WHO)
     with contextlib.suppress(TypeError):
-        session.admit("POST", [7], b"", False, *WHO)
+        session.admit("POST", [7], b"", False, "", *WHO)
     log = engine.hook_log()
     stored = log.store(waiters, "scope", "stream", "response", b"{}")
     settle()

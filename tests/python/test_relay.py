@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -181,35 +182,65 @@ async def test_i7_handlers_know_the_sender_and_have_no_token(tenants: tuple[Serv
     assert json.loads(await other.ask("sender"))["tokens"][0] == ""
 
 
-def test_i7_token_does_not_travel_wherever_a_verifier_put_it() -> None:
-    class Refreshed(AccessToken):
-        refresh_token: str = "also secret"
+async def test_i10_state_that_the_operator_names_travels_and_what_is_missed_is_told_once(
+    kind: Kind, address: str
+) -> None:
+    engine = {**CALM, "relayed_headers": ["x-tenant"], "relayed_state": ["user_id"]}
+    with pair_on(kind, address, own_auth=True, engine=engine) as (here, there):
+        state = json.dumps({"user_id": "alice", "trail": 1})
+        headers = {"x-test-state": state, "x-tenant": "blue", "x-missed": "1"}
+        peer = await Wandering.opened(here, there, headers=headers)
+        for _ in range(10):
+            seen = [json.loads(await at(peer, server).ask("sender")) for server in (here, there)]
+            assert [each["state"] for each in seen] == ["alice", "alice"]
+            tenants = [await at(peer, server).ask("header", {"name": "x-tenant"}) for server in (here, there)]
+            assert tenants == ["blue", "blue"]
+        lines = [line for line in there.log().splitlines() if "handlers cannot read all of it" in line]
+        assert len(lines) == 1
+        for missed in ("state trail", "header x-missed", "context variable tenant_of_request", "relayed_state"):
+            assert missed in lines[0]
+        assert "x-tenant" not in lines[0] and "user_id" not in lines[0]
 
-    claims = {"iss": "i", "raw": "secret", "deep": [{"raw": "secret", "kept": 1}, "secret"]}
-    token = Refreshed(token="secret", client_id="app", scopes=["a"], subject="alice", claims=claims, expires_at=9)
-    written = _sender.written({"user": AuthenticatedUser(token), "auth": AuthCredentials(["a", "b"])})
-    assert written is not None and "secret" not in written
-    scope = _sender.read(written)
+
+def test_i7_what_is_said_of_the_sender_is_the_sdks() -> None:
+    class Refreshed(AccessToken):
+        refresh_token: str = "secret"
+
+    token = Refreshed(token="t", client_id="app", scopes=["a"], subject="alice", claims={"iss": "i"}, expires_at=9)
+    written, dropped = _sender.written({"user": AuthenticatedUser(token), "auth": AuthCredentials(["a", "b"])}, ())
+    assert written is not None and "secret" not in written and dropped == []
+    # The engine takes the token out of it, wherever it is.
+    scope = _sender.read(written.replace('"token": "t", ', ""))
     assert type(scope["user"]) is AuthenticatedUser
-    assert scope["user"].access_token == AccessToken(
-        token="",
-        client_id="app",
-        scopes=["a"],
-        subject="alice",
-        claims={"iss": "i", "deep": [{"kept": 1}]},
-        expires_at=9,
-    )
+    assert scope["user"].access_token == AccessToken(**{**token.model_dump(exclude={"refresh_token"}), "token": ""})
     assert scope["auth"].scopes == ["a", "b"]
 
 
 def test_user_of_starlette_travels() -> None:
-    scope = _sender.read(_sender.written({"user": SimpleUser("alice")}))
+    written, dropped = _sender.written({"user": SimpleUser("alice")}, ())
+    scope = _sender.read(written)
     assert scope["user"].username == "alice" and scope["user"].is_authenticated and "auth" not in scope
+    assert dropped == []
 
 
 @pytest.mark.parametrize("user", [None, UnauthenticatedUser(), "alice", {"token": "secret"}, object()])
 def test_i7_user_of_whom_nothing_is_known_does_not_travel(user: Any) -> None:
-    assert _sender.written({"user": user}) is None and _sender.written({}) is None
+    is_missed = user is not None and not isinstance(user, UnauthenticatedUser)
+    assert _sender.written({"user": user}, ()) == (None, ["user"] if is_missed else [])
+    assert _sender.written({}, ()) == (None, [])
+
+
+def test_what_the_operator_names_of_the_state_travels() -> None:
+    state = {"user_id": "alice", "tenant": {"id": 7}, "db": object(), "other": 1}
+    written, dropped = _sender.written({"state": state}, ("user_id", "tenant", "db"))
+    assert _sender.read(written) == {"state": {"user_id": "alice", "tenant": {"id": 7}}}
+    assert dropped == ["state db", "state other"]
+
+
+async def test_what_middleware_has_set_is_missed() -> None:
+    variable: ContextVar[str] = ContextVar("tenant_of_request")
+    variable.set("blue")
+    assert _sender.written({}, ())[1] == ["context variable tenant_of_request"]
 
 
 @pytest.mark.parametrize("names", ["x-own", b"x-own", [1], None, 5])

@@ -57,6 +57,7 @@ mod exchange {
     mod origin;
     mod principal;
     mod relayed;
+    mod server_name;
     mod turns;
 }
 

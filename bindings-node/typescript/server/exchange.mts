@@ -1,7 +1,7 @@
 // One HTTP exchange of either kind, as sessions, routers and handlers see it.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import type { Asker, Body, Connection, Head } from '../native.mjs';
+import type { Body, Connection, Head, Requester } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import type { ReadBody } from './body.mjs';
 
@@ -64,13 +64,15 @@ export interface Exchange extends SeenRequest {
   /** What authentication in front of the endpoint left of the user: of the SDK's kind, or of passport's. */
   readonly user: unknown;
   readonly host: string | undefined;
-  /** The whole path of the request, also where a framework shows only its end to a handler. */
-  readonly path: string;
+  /** The server that it is for, if no option names it. */
+  readonly endpoint: string;
   /** What was made of the body in front of the transport, and its text where that is at hand. */
   parsedBody: unknown;
   text: Body | undefined;
   /** What is known of its sender. */
-  asker: Asker | undefined;
+  requester: Requester | undefined;
+  /** The server that it is for. */
+  server: string;
 
   header(name: string): string | undefined;
   /** The parts of the head that the engine looks at. */

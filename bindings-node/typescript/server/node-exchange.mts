@@ -1,11 +1,12 @@
 // One HTTP exchange of node:http: what is read from an IncomingMessage and written to a ServerResponse.
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
 
-import type { Asker, Body, Connection, Frames, Head } from '../native.mjs';
+import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer } from './answer.mjs';
 import { bodyText, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
-import { hostOf, pathOf, requestInfoOf, webRequest } from './web-request.mjs';
+import { serverNameOf } from './server-name.mjs';
+import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
 
 /** A request with what authentication in front of the endpoint left in it: of the SDK's kind, or of passport's. */
 export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown; originalUrl?: unknown };
@@ -16,7 +17,8 @@ export class NodeExchange implements Exchange {
   #res: ServerResponse;
   parsedBody: unknown;
   text: Body | undefined;
-  asker: Asker | undefined;
+  requester: Requester | undefined;
+  server = '';
 
   constructor(req: Incoming, res: ServerResponse, parsedBody?: unknown) {
     this.#req = req;
@@ -33,7 +35,8 @@ export class NodeExchange implements Exchange {
   }
 
   get user(): unknown {
-    return this.#req.auth ?? this.#req.user;
+    const { auth, user } = this.#req;
+    return auth === undefined || auth === null || auth === false ? user : auth;
   }
 
   get request(): IncomingMessage {
@@ -44,10 +47,10 @@ export class NodeExchange implements Exchange {
     return hostOf(this.#req);
   }
 
-  get path(): string {
+  get endpoint(): string {
     // Express takes the path at which something is mounted away from the URL, and keeps it here.
-    const { originalUrl, url } = this.#req;
-    return pathOf(typeof originalUrl === 'string' ? originalUrl : (url ?? '/'));
+    const { originalUrl, url = '/' } = this.#req;
+    return typeof originalUrl === 'string' ? serverNameOf(originalUrl, url) : serverNameOf(url);
   }
 
   header(name: string): string | undefined {
@@ -64,7 +67,8 @@ export class NodeExchange implements Exchange {
       protocolVersion: this.header('mcp-protocol-version'),
       sessionId: this.header('mcp-session-id'),
       lastEventId: this.header('last-event-id'),
-      asker: this.asker,
+      requester: this.requester,
+      server: this.server,
     };
   }
 

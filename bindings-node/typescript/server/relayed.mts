@@ -7,23 +7,32 @@ export function travellingOf(exchange: Exchange, more: string[]): Travelling {
   const headers = Object.entries(exchange.requestInfo().headers).flatMap(([name, value]) =>
     value === undefined ? [] : [name, Array.isArray(value) ? value.join(', ') : value],
   );
-  return { method: exchange.method, headers, more, authJson: authJsonOf(exchange.auth) };
+  return { method: exchange.method, headers, more, ...authOfSender(exchange.auth) };
 }
 
-/** What is JSON of the SDK's auth object, without its token; nothing where there is none. */
-function authJsonOf(auth: unknown): string | undefined {
+/** What is JSON of the SDK's auth object, and what is not. The core removes credentials. */
+function authOfSender(auth: unknown): { authJson: string | undefined; dropped: string[] } {
   if (typeof auth !== 'object' || auth === null) {
-    return undefined;
+    return { authJson: undefined, dropped: auth === undefined || auth === null ? [] : ['auth'] };
   }
-  const { token: _, ...facts } = auth as { token?: unknown };
-  return JSON.stringify(Object.fromEntries(Object.entries(facts).filter(([, value]) => isJson(value))));
+  const facts: string[] = [];
+  const dropped: string[] = [];
+  for (const [name, value] of Object.entries(auth)) {
+    const json = jsonOf(value);
+    if (json === undefined) {
+      dropped.push(`auth ${name}`);
+    } else {
+      facts.push(`${JSON.stringify(name)}:${json}`);
+    }
+  }
+  return { authJson: `{${facts.join()}}`, dropped };
 }
 
-function isJson(value: unknown): boolean {
+function jsonOf(value: unknown): string | undefined {
   try {
-    return JSON.stringify(value) !== undefined;
+    return JSON.stringify(value);
   } catch {
-    return false;
+    return undefined;
   }
 }
 

@@ -24,9 +24,9 @@ import {
 } from './facts.mjs';
 import { give } from './give.mjs';
 import { Outcomes } from './outcomes.mjs';
-import { askerOf, checkPrincipal, type Principal } from './principal.mjs';
 import { refusalOf, refuse, report } from './refusal.mjs';
 import { endpointOf, RelayedRequest } from './relayed.mjs';
+import { type Identity, identify } from './requester.mjs';
 import {
   isRequest,
   type Message,
@@ -39,7 +39,7 @@ import {
   type TransportOptions,
 } from './sdk.mjs';
 import { StoredSessions } from './stored-sessions.mjs';
-import { checkMs, checkServerName, forbidden, keepAliveOf } from './transport-options.mjs';
+import { checkMs, forbidden, identityOf, keepAliveOf } from './transport-options.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
 // What the engine answers where the sender has to let the writers of connections run (F-46).
@@ -72,8 +72,7 @@ export class SessionServer {
   #versions: string[];
   #scopeChallengeResolver: ScopeChallengeResolver | undefined;
   #opened: Opened | undefined;
-  #principal: Principal | undefined;
-  #serverName: string | undefined;
+  #identity: Identity;
   #canBePolled = false;
   #closed = false;
   /** The request that the server is given again, until it has answered. */
@@ -93,8 +92,7 @@ export class SessionServer {
     this.#options = options;
     this.#makeId = makeId;
     this.#runtime = runtimeFor(options.eventStore);
-    this.#principal = checkPrincipal(options.principal) ?? this.#runtime.principal;
-    this.#serverName = checkServerName(options.serverName) ?? this.#runtime.serverName;
+    this.#identity = identityOf(this.#runtime, options);
     this.#keepAliveMs = options.keepAliveMs;
     this.#retryMs = checkMs('retryInterval', options.retryInterval);
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
@@ -133,7 +131,7 @@ export class SessionServer {
     if (refusal !== null) {
       return this.#refused(exchange, refusal);
     }
-    exchange.asker = askerOf(exchange, this.#principal);
+    identify(exchange, this.#identity);
     const { text: body, tooLarge, gone } = await bodyOf(exchange, this.#maxBodyBytes);
     if (gone) {
       exchange.abandon();
@@ -293,10 +291,16 @@ export class SessionServer {
     const sessionId = this.#makeId();
     const { engine } = this.#runtime;
     const { major } = this.#sdk;
-    const server = this.#serverName ?? exchange.path;
     let session: Session;
     try {
-      session = engine.openSession(String(sessionId), server, exchange.asker, major, this.#versions, this.#retryMs);
+      session = engine.openSession(
+        String(sessionId),
+        exchange.server,
+        exchange.requester,
+        major,
+        this.#versions,
+        this.#retryMs,
+      );
     } catch (thrown) {
       const error = ours(thrown);
       if (error instanceof TailropeError && error.code === 'too_many_sessions') {

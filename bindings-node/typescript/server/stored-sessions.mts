@@ -12,12 +12,12 @@ import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions } from './exchange.mjs';
 import { ACTION, CALL, LISTEN, RESUME } from './facts.mjs';
 import { NodeExchange } from './node-exchange.mjs';
-import { askerOf, checkPrincipal } from './principal.mjs';
 import { refusalOf, refuse, report } from './refusal.mjs';
 import { travellingOf } from './relayed.mjs';
+import { identify } from './requester.mjs';
 import type { Sdk, TransportOptions } from './sdk.mjs';
 import { isStock } from './seam.mjs';
-import { checkServerName, forbidden, keepAliveOf } from './transport-options.mjs';
+import { forbidden, identityOf, keepAliveOf } from './transport-options.mjs';
 import { WebExchange } from './web-exchange.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
@@ -110,10 +110,12 @@ export class StoredSessions {
       this.#refused(exchange, refusal);
       return 'served';
     }
-    exchange.asker = askerOf(exchange, checkPrincipal(this.#options.principal) ?? runtime.principal);
+    identify(exchange, identityOf(runtime, this.#options));
     const served = this.#options.supportedProtocolVersions ?? versions;
-    const server = checkServerName(this.#options.serverName) ?? runtime.serverName ?? exchange.path;
-    const look_up = runtime.engine.lookUpSession(sessionId, server, exchange.head(), major, served);
+    const look_up = runtime.engine.lookUpSession(sessionId, exchange.head(), major, served);
+    if (look_up === null) {
+      return 'unknown';
+    }
     let session: Session | false;
     try {
       session = await new Telling(look_up, runtime).told;

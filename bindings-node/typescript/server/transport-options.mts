@@ -1,8 +1,9 @@
 // What the options of a transport mean for its requests.
 import { invalid } from '../errors.mjs';
 import { Engine, type Refusal } from '../native.mjs';
+import type { Runtime } from '../runtime.mjs';
 import type { Exchange } from './exchange.mjs';
-import type { Principal } from './principal.mjs';
+import { checkPrincipal, type Identity, type Principal } from './requester.mjs';
 
 /** What transports, routers and handlers take beside the SDKs' options. What `configure()` was given serves those that have none. */
 export interface OwnOptions {
@@ -21,6 +22,15 @@ export function checkServerName(name: string | undefined): string | undefined {
     invalid('serverName must be a string that is not empty');
   }
   return name;
+}
+
+/** What the options of a transport, or else of its runtime, say of requesters and servers. */
+export function identityOf(runtime: Runtime, options: OwnOptions): Identity {
+  return {
+    principal: checkPrincipal(options.principal) ?? runtime.principal,
+    serverName: checkServerName(options.serverName) ?? runtime.serverName,
+    identityHeaders: runtime.identityHeaders,
+  };
 }
 
 /** The longest duration that can be told. */

@@ -1,9 +1,9 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
-import type { Asker, Body, Connection, Frames, Head } from '../native.mjs';
+import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer } from './answer.mjs';
 import { bodyText, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
-import { pathOf } from './web-request.mjs';
+import { serverNameOf } from './server-name.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
 const encoder = new TextEncoder();
@@ -17,7 +17,8 @@ export class WebExchange implements Exchange {
   readonly auth: unknown;
   parsedBody: unknown;
   text: Body | undefined;
-  asker: Asker | undefined;
+  requester: Requester | undefined;
+  server = '';
 
   constructor(request: Request, { authInfo, parsedBody }: FetchOptions = {}) {
     this.#request = request;
@@ -46,8 +47,8 @@ export class WebExchange implements Exchange {
     return this.header('host') ?? new URL(this.#request.url).host;
   }
 
-  get path(): string {
-    return pathOf(this.#request.url);
+  get endpoint(): string {
+    return serverNameOf(this.#request.url);
   }
 
   header(name: string): string | undefined {
@@ -62,7 +63,8 @@ export class WebExchange implements Exchange {
       protocolVersion: this.header('mcp-protocol-version'),
       sessionId: this.header('mcp-session-id'),
       lastEventId: this.header('last-event-id'),
-      asker: this.asker,
+      requester: this.requester,
+      server: this.server,
     };
   }
 

@@ -9,17 +9,6 @@ export function hostOf({ headers }: IncomingMessage): string | undefined {
   return headers.host ?? (headers[':authority'] as string | undefined);
 }
 
-/** The path of a request's target, without what is escaped in it. */
-export function pathOf(target: string): string {
-  // A proxy may be told the whole URL, and a path that begins with two slashes is none.
-  const [path = ''] = target.replace(/^[a-z][a-z\d+.-]*:\/\/[^/?#]*/i, '').split(/[?#]/, 1);
-  try {
-    return decodeURIComponent(path) || '/';
-  } catch {
-    return path;
-  }
-}
-
 function urlOf(req: IncomingMessage): URL {
   const isEncrypted = (req.socket as Partial<TLSSocket> | undefined)?.encrypted;
   return new URL(req.url ?? '/', `${isEncrypted ? 'https' : 'http'}://${hostOf(req) ?? 'localhost'}`);

@@ -32,9 +32,12 @@ __all__ = [
     "error_codes",
     "forked",
     "is_resumable",
+    "is_user_member",
+    "names_user",
     "open_store",
     "probe",
     "refusal",
+    "server_name",
     "set_log_level",
     "unwritable",
 ]
@@ -229,6 +232,7 @@ class Session:
         headers: Iterable[tuple[bytes, bytes]],
         body: bytes,
         json_response: bool,
+        server: str,
         user_json: str | None,
         named: str | None,
     ) -> Admission | Refusal: ...
@@ -243,6 +247,7 @@ class Session:
         body: bytes,
         more: Sequence[str],
         auth_json: str | None,
+        dropped: Sequence[str],
         json_response: bool,
         waiters: Waiters,
     ) -> Connection | Refusal: ...
@@ -284,7 +289,10 @@ class Session:
 @final
 class Engine:
     def __new__(
-        cls, host_store: bool = False, store: Store | None = None, **options: int | str | dict[str, dict[str, int]]
+        cls,
+        host_store: bool = False,
+        store: Store | None = None,
+        **options: int | str | list[str] | dict[str, dict[str, int]],
     ) -> Engine: ...
     def open_session(
         self,
@@ -305,7 +313,7 @@ class Engine:
         named: str | None,
         sdk_major: int,
         waiters: Waiters,
-    ) -> LookUp: ...
+    ) -> LookUp | None: ...
     def steer(self, body: bytes, requested: str) -> Refusal: ...
     def left_to_sdk(self, requested: str) -> None: ...
     def hook_log(self) -> HookLog: ...
@@ -331,6 +339,9 @@ def error_codes() -> list[str]: ...
 def forked() -> None: ...
 def open_store(address: str, **options: int | str | Sequence[str]) -> Store: ...
 def is_resumable(revision: str) -> bool: ...
+def is_user_member(name: str) -> bool: ...
+def names_user(user_json: str) -> bool: ...
+def server_name(raw_path: bytes | None, path: str, root_path: str) -> str: ...
 def unwritable(request: int | str | None) -> bytes: ...
 def refusal(sdk_major: int, fault: str, text: str) -> Refusal: ...
 def probe(words: Sequence[str]) -> int: ...

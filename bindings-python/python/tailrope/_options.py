@@ -104,6 +104,12 @@ class Options(StoreOptions, total=False):
     relayed_headers: Sequence[str]
     """Further headers of a request that reach its handler when another process relays it: docs/security.md. Default
     none."""
+    relayed_state: Sequence[str]
+    """Members of the request's state (`request.state`) that reach its handler when another process relays it, as far as
+    they are JSON: docs/security.md. Default none."""
+    identity_headers: Sequence[str]
+    """Further headers in which a proxy names the user. Clients must not be able to send them: docs/security.md. Default
+    none."""
     on_adopted: Callable[[AdoptedSession], Any]
     """Called, and awaited, when a session goes on in this process, before any request of it is served. When it raises,
     the session is left to other processes: docs/deploy/several-processes.md. Default none."""

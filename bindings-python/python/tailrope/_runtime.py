@@ -158,7 +158,10 @@ class Runtime:
         options = dict(options)
         self.principal: Callable[[Request], str | None] | None = _checked_principal(options.pop("principal", None))
         self.server_name = _checked_name(options.pop("server_name", None))
-        self.relayed_headers = _checked_headers(options.pop("relayed_headers", ()))
+        self.relayed_headers = _checked_list("relayed_headers", "headers", options.pop("relayed_headers", ()))
+        self.relayed_state = _checked_list(
+            "relayed_state", "members of scope['state']", options.pop("relayed_state", ())
+        )
         self.on_adopted: Callable[[AdoptedSession], Any] | None = _checked_hook(options.pop("on_adopted", None))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
         # The event store that a user wrote, which then holds the events; None where ours does.
@@ -170,6 +173,9 @@ class Runtime:
             msg = f"{', '.join(of_store)}: options of the store, which is open already: give them to open_store()"
             raise ValueError(msg)
         self.options = {name: value for name, value in options.items() if name not in STORE_OPTIONS}
+        if "identity_headers" in self.options:
+            names = _checked_list("identity_headers", "headers", self.options["identity_headers"])
+            self.options["identity_headers"] = [name.lower() for name in names]
         if "pace" in self.options:
             self.options["pace"] = checked_paces(self.options["pace"])
         # Wrong options are reported where they are given, not when the first session opens.
@@ -266,10 +272,10 @@ def _checked_hook(hook: Any) -> Any:
     return hook
 
 
-def _checked_headers(names: Any) -> list[str]:
+def _checked_list(option: str, of: str, names: Any) -> list[str]:
     is_list = isinstance(names, Sequence) and not isinstance(names, str | bytes)
     if not is_list or not all(isinstance(name, str) for name in names):
-        msg = f"relayed_headers must be a list of names of headers, not {names!r}"
+        msg = f"{option} must be a list of names of {of}, not {names!r}"
         raise ValueError(msg)
     return list(names)
 

@@ -16,6 +16,7 @@ mod lines;
 mod logs;
 mod options;
 mod perform;
+mod requesters;
 mod sessions;
 mod shared;
 mod stats;
@@ -36,6 +37,7 @@ pub use crate::session::{OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload,
 pub use crate::stream::{CloseReason, Drain, Pacing};
 
 use crate::Ms;
+use crate::exchange::Principal;
 use crate::protocol::Dialect;
 use crate::store::{MemoryStore, Outcome, SessionId, StoreError, session_name};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -107,6 +109,9 @@ impl Engine {
             left: Mutex::default(),
             draining: Mutex::default(),
             drained_from: AtomicU64::new(0),
+            warned_foreign: Mutex::default(),
+            warned_unidentified: AtomicBool::new(false),
+            warned_dropped: Mutex::default(),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),
         }))
@@ -122,7 +127,7 @@ impl Engine {
     pub fn open_session<'a>(
         &self,
         id: impl Into<SessionId<'a>>,
-        principal: Option<&str>,
+        principal: Option<&Principal>,
         dialect: &'static Dialect,
         wake: Arc<dyn Wake>,
         key: u64,
@@ -141,7 +146,7 @@ impl Engine {
     }
 
     /// The open session with this id, if this principal may see it.
-    pub fn session<'a>(&self, id: impl Into<SessionId<'a>>, principal: Option<&str>) -> Option<SessionHandle> {
+    pub fn session<'a>(&self, id: impl Into<SessionId<'a>>, principal: Option<&Principal>) -> Option<SessionHandle> {
         if self.0.is_forked() {
             return None;
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::engine::clock::{Clock, RandomSource};
+use crate::exchange::IDENTITY_HEADERS;
 use crate::session::{Pace, Paces};
 use crate::store::{EventStore, Limits, StoreOptions};
 use crate::stream::{Drain, Pacing};
@@ -66,6 +67,9 @@ pub struct Options {
     pub owner_lost_ms: u64,
     /// How long hosts let handlers run on in a drain, in milliseconds. The engine waits for nothing.
     pub drain_within_ms: u64,
+    /// Further headers in which a proxy says who the user is, in lower case, besides
+    /// [`IDENTITY_HEADERS`](crate::exchange::IDENTITY_HEADERS). Clients must not be able to send them.
+    pub identity_headers: Vec<String>,
     /// A larger event is logged as a warning: clients with small buffers drop it (F-60). Bytes.
     pub warn_event_bytes: usize,
     /// The store; the memory store when there is none.
@@ -81,6 +85,11 @@ impl Options {
     pub(crate) fn shortest_retention_ms(&self) -> u64 {
         let of_tools = self.paces.iter().filter_map(|pace| pace.retention_ms);
         of_tools.chain([self.limits.retention_ms]).min().unwrap_or_default()
+    }
+
+    /// Whether a header of this name, in lower case, says who sends a request.
+    pub fn is_identity_header(&self, name: &str) -> bool {
+        IDENTITY_HEADERS.contains(&name) || self.identity_headers.iter().any(|other| other == name)
     }
 
     /// A drain with these times, in milliseconds. Unnamed, clients come back when a restart has usually happened, spread over half
@@ -106,6 +115,7 @@ impl Default for Options {
             on_store_failure: OnStoreFailure::Raise,
             owner_lost_ms: 10_000,
             drain_within_ms: 5_000,
+            identity_headers: Vec::new(),
             warn_event_bytes: 1 << 20,
             store: None,
             clock: None,

@@ -1,6 +1,6 @@
 //! What all sessions of an engine share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
@@ -71,6 +71,11 @@ pub(crate) struct Shared {
     pub(crate) draining: Mutex<Option<(Drain, Ms)>>,
     /// The number of the first connection that came after the drain began.
     pub(crate) drained_from: AtomicU64,
+    /// Sessions that another user has asked for, as the log says.
+    pub(crate) warned_foreign: Mutex<VecDeque<Box<str>>>,
+    pub(crate) warned_unidentified: AtomicBool,
+    /// What of relayed requests the log says does not travel.
+    pub(crate) warned_dropped: Mutex<BTreeSet<Box<str>>>,
     pub(crate) closed: AtomicBool,
     pub(crate) forked: AtomicBool,
 }

@@ -32,6 +32,8 @@ pub enum Fault<'a> {
     TooManyRequests,
     /// No further session fits (I11).
     TooManySessions,
+    /// Nobody can tell whose request it is (I7).
+    Unidentified,
 }
 
 impl<'a> Fault<'a> {
@@ -51,6 +53,7 @@ impl<'a> Fault<'a> {
             "store_silent" => Self::StoreSilent,
             "too_many_requests" => Self::TooManyRequests,
             "too_many_sessions" => Self::TooManySessions,
+            "unidentified" => Self::Unidentified,
             _ => return None,
         })
     }
@@ -79,6 +82,9 @@ impl<'a> Fault<'a> {
             }
             Self::TooManyRequests => {
                 Refusal::new(429, INTERNAL_ERROR, "Too many requests of this session are running: wait for one to end")
+            }
+            Self::Unidentified => {
+                Refusal::new(500, INTERNAL_ERROR, "Internal server error: the server cannot tell whose request this is")
             }
             Self::TooManySessions => Refusal::new(503, INTERNAL_ERROR, "Too many open sessions"),
         }

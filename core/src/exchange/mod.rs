@@ -7,6 +7,9 @@ mod join;
 mod origin;
 mod principal;
 mod relayed;
+mod secrets;
+mod server_name;
+mod shape;
 mod turns;
 
 pub use admission::{Action, Admission};
@@ -14,8 +17,9 @@ pub use fault::Fault;
 pub use head::AnswerHead;
 pub use join::Join;
 pub use origin::Allowed;
-pub use principal::{Asker, CREDENTIAL_HEADERS};
+pub use principal::{IDENTITY_HEADERS, Member, Principal, Requester, Rule, Unidentified, is_secret_header, names_user};
 pub use relayed::{RELAYED_HEADERS, Relayed, RelayedMethod, Unreadable};
+pub use server_name::{asgi_server_name, server_name};
 pub use turns::{Pause, Turn, Turns};
 
 use crate::protocol::Head;
@@ -26,7 +30,9 @@ pub struct Request<'a> {
     /// The parts of its head that count.
     pub head: Head<'a>,
     /// What is known of its sender.
-    pub asker: Asker<'a>,
+    pub requester: Requester<'a>,
+    /// The server that it is for, if the host knows.
+    pub server: Option<&'a str>,
     /// Its body, which counts on POST only.
     pub body: &'a [u8],
 }

@@ -7,7 +7,8 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::CREDENTIAL_HEADERS;
+use super::principal::is_secret_header;
+use super::secrets::Secrets;
 use crate::protocol::Head;
 
 /// The headers that are relayed.
@@ -25,6 +26,35 @@ pub const RELAYED_HEADERS: [&str; 9] = [
 
 /// Headers that are never relayed, besides those that carry a credential.
 const KEPT_HEADERS: [&str; 3] = ["cookie", "cookie2", "proxy-authorization"];
+
+/// Headers that are not missed where they are not relayed: they are about the connection, the client's program or the
+/// exchange itself.
+const UNMISSED_HEADERS: [&str; 24] = [
+    "accept-encoding",
+    "accept-charset",
+    "cache-control",
+    "connection",
+    "content-length",
+    "content-type",
+    "dnt",
+    "expect",
+    "host",
+    "keep-alive",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-session-id",
+    "origin",
+    "pragma",
+    "priority",
+    "proxy-connection",
+    "referer",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+];
 
 /// The version of the form that [`Relayed::encode`] writes.
 const VERSION: u8 = 1;
@@ -60,6 +90,8 @@ pub struct Relayed {
     principal: Option<Box<str>>,
     headers: Vec<(Box<str>, Box<str>)>,
     auth: Option<Box<str>>,
+    /// What handlers could have read of the request, and cannot read there. It does not travel.
+    dropped: Vec<Box<str>>,
     body: Bytes,
 }
 
@@ -93,7 +125,7 @@ impl Error for Unreadable {}
 
 impl Relayed {
     /// Takes those of a request's `headers` that may be relayed: [`RELAYED_HEADERS`], and those that `more` names.
-    /// `auth` is what the host lets handlers know about the sender, as JSON. It must not contain the token.
+    /// `auth` is what the host lets handlers know about the sender, as JSON: what is a credential is removed from it.
     pub fn new<'a>(
         method: RelayedMethod,
         body: Bytes,
@@ -102,13 +134,34 @@ impl Relayed {
         auth: Option<&str>,
     ) -> Self {
         let is_one_of = |names: &[&str], name: &str| names.iter().any(|other| other.eq_ignore_ascii_case(name));
-        let travels = |name: &str| {
-            let is_kept = is_one_of(&KEPT_HEADERS, name) || is_one_of(&CREDENTIAL_HEADERS, name);
-            !is_kept && (is_one_of(&RELAYED_HEADERS, name) || is_one_of(more, name))
-        };
-        let headers = headers.into_iter().filter(|(name, _)| travels(name));
-        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase().into(), value.into())).collect();
-        Self { method, principal: None, headers, auth: auth.map(Into::into), body }
+        let is_kept = |name: &str| is_one_of(&KEPT_HEADERS, name) || is_secret_header(name);
+        let is_unmissed = |name: &str| is_one_of(&UNMISSED_HEADERS, name) || name.starts_with("sec-");
+        let all: Vec<(&str, &str)> = headers.into_iter().collect();
+        let auth = auth.and_then(|auth| Secrets::of(all.iter().copied(), Some(auth)).removed_from(auth));
+        let (mut headers, mut dropped) = (Vec::new(), Vec::new());
+        for (name, value) in all {
+            let name: Box<str> = name.to_ascii_lowercase().into();
+            if !is_kept(&name) && (is_one_of(&RELAYED_HEADERS, &name) || is_one_of(more, &name)) {
+                headers.push((name, value.into()));
+            } else if !is_unmissed(&name) {
+                dropped.push(format!("header {name}").into());
+            }
+        }
+        dropped.sort_unstable();
+        dropped.dedup();
+        Self { method, principal: None, headers, auth: auth.map(Into::into), dropped, body }
+    }
+
+    /// The same request, of which the host does not relay this either.
+    #[must_use]
+    pub fn without(mut self, dropped: impl IntoIterator<Item = String>) -> Self {
+        self.dropped.extend(dropped.into_iter().map(Into::into));
+        self
+    }
+
+    /// What handlers could have read of the request here, and cannot read where it is relayed to.
+    pub fn dropped(&self) -> impl Iterator<Item = &str> {
+        self.dropped.iter().map(|name| &**name)
     }
 
     /// The same request, from this principal.
@@ -201,7 +254,7 @@ impl Relayed {
         for _ in 0..read_number(rest)? {
             headers.push((read_text(rest)??, read_text(rest)??));
         }
-        Some(Self { method, principal, headers, auth, body: Bytes::new() })
+        Some(Self { method, principal, headers, auth, dropped: Vec::new(), body: Bytes::new() })
     }
 }
 

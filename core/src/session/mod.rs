@@ -45,8 +45,6 @@ struct Question {
 /// The state of one session.
 #[derive(Debug)]
 pub struct Session {
-    /// Who created the session; only the same principal finds it.
-    principal: Option<Box<str>>,
     /// Negotiated by the response to `initialize`; until then, what that request asked for.
     revision: Option<Revision>,
     /// The `initialize` request, until it is answered.
@@ -81,9 +79,8 @@ pub struct Session {
 
 impl Session {
     /// A session that was just created.
-    pub fn new(now: Ms, principal: Option<&str>, pacing: Pacing) -> Self {
+    pub fn new(now: Ms, pacing: Pacing) -> Self {
         Self {
-            principal: principal.map(Into::into),
             revision: None,
             initialize: None,
             list_changed: ListChanged::default(),
@@ -104,16 +101,6 @@ impl Session {
             awaited: 0,
             facts: 0,
         }
-    }
-
-    /// Whether this principal may see the session. One that may not finds nothing (I7).
-    pub fn belongs_to(&self, principal: Option<&str>) -> bool {
-        self.principal.as_deref() == principal
-    }
-
-    /// The principal that the session belongs to.
-    pub fn principal(&self) -> Option<&str> {
-        self.principal.as_deref()
     }
 
     /// Takes over what is known of a session that was opened elsewhere.
@@ -140,10 +127,9 @@ impl Session {
         self.facts = self.facts.wrapping_add(u32::from(is_new));
     }
 
-    /// Fixes the principal with the request that opens the session.
-    pub fn claim(&mut self, principal: Option<&str>) {
-        self.note_fact(self.revision.is_some() && self.principal.as_deref() != principal);
-        self.principal = principal.map(Into::into);
+    /// The session has another principal than the one that was kept of it.
+    pub fn principal_changed(&mut self) {
+        self.note_fact(self.revision.is_some());
     }
 
     /// The reconnection delay of streams that are opened from now on, in milliseconds.

@@ -16,14 +16,15 @@ pub struct SessionId<'a> {
 }
 
 impl<'a> SessionId<'a> {
-    /// `server` is the name that all processes give the server, or the path of its endpoint. With a slash at its end it is the
-    /// same one.
+    /// `server` is the name that all processes give the server, or what [`server_name`](crate::exchange::server_name) makes
+    /// of the path of its endpoint.
     pub fn new(server: &'a str, id: &'a str) -> Self {
-        let server = match server.trim_end_matches('/') {
-            "" if !server.is_empty() => "/",
-            server => server,
-        };
         Self { server, id }
+    }
+
+    /// The server; empty where there is only one.
+    pub fn server(self) -> &'a str {
+        self.server
     }
 
     /// The id, as the client has it.

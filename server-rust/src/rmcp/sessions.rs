@@ -13,6 +13,7 @@ use rmcp::ServerHandler;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 use tailrope_core::engine::{Engine, EngineError, SessionHandle};
+use tailrope_core::exchange::Principal;
 use tailrope_core::exchange::{Admission, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, EnvelopeError, Head, Operation, Refusal};
 use tailrope_core::store;
@@ -252,8 +253,8 @@ impl Sessions {
         store::SessionId::new(self.identity.server_name.as_deref().unwrap_or_default(), id)
     }
 
-    fn principal(&self, parts: &Parts) -> Option<Box<str>> {
-        Sender::of(parts, &self.identity).principal()
+    fn principal(&self, parts: &Parts) -> Result<Option<Principal>, SessionsError> {
+        Sender::of(parts, &self.identity, &self.host.engine).principal().map_err(|_| SessionsError::UnknownSession)
     }
 
     /// Looks up a session, and the stream of `last_event_id` with it. It is a session of another process, or one that
@@ -261,7 +262,7 @@ impl Sessions {
     async fn look_up(
         &self,
         id: &str,
-        principal: Option<&str>,
+        principal: Option<&Principal>,
         last_event_id: Option<&str>,
     ) -> Result<SessionHandle, SessionsError> {
         self.host.look_up(self.named(id), principal, last_event_id).await?.ok_or(SessionsError::UnknownSession)
@@ -286,18 +287,18 @@ impl Sessions {
 
     /// Where the session of this message is served.
     async fn place(&self, id: &SessionId, message: &ClientJsonRpcMessage) -> Result<Place, SessionsError> {
-        let principal = parts_of(message).map(|parts| self.principal(parts));
+        let principal = parts_of(message).map(|parts| self.principal(parts)).transpose()?;
         if let Some(served) = self.table.here(id) {
             // If the message is an answer of the client, rmcp shows nothing of its HTTP request, so there is nothing to
             // check.
-            return if principal.is_none_or(|principal| served.session.belongs_to(principal.as_deref())) {
+            return if principal.is_none_or(|principal| served.session.belongs_to(principal.as_ref())) {
                 Ok(Place::Here(served))
             } else {
                 Err(SessionsError::UnknownSession)
             };
         }
         let principal = principal.flatten();
-        let session = self.look_up(id, principal.as_deref(), None).await?;
+        let session = self.look_up(id, principal.as_ref(), None).await?;
         if self.adopter.is_some()
             && !session.is_elsewhere()
             && let Some(served) = self.table.adopted(&session).await
@@ -360,8 +361,9 @@ impl SessionManager for Sessions {
     ) -> Result<ServerJsonRpcMessage, SessionsError> {
         let served = self.table.here(id).ok_or(SessionsError::UnknownSession)?;
         let session = &served.session;
-        let principal = parts_of(&message).and_then(|parts| self.principal(parts));
-        session.claim(principal.as_deref());
+        if let Some(parts) = parts_of(&message) {
+            Sender::of(parts, &self.identity, &self.host.engine).ask(|requester| session.claim(&requester))?;
+        }
         let JsonRpcMessage::Request(request) = &message else { return Err(SessionsError::UnknownSession) };
         let answer = served.initialized(request.id.clone());
         let opened = session.take_place().map_err(SessionsError::from).and_then(|()| {

@@ -1,5 +1,6 @@
 //! Serves the HTTP exchanges of an endpoint.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::error::Error;
 use std::io;
@@ -15,7 +16,9 @@ use http::{Method, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full, LengthLimitError};
 use tailrope_core::engine::{Engine, SessionHandle};
-use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms};
+use tailrope_core::exchange::{
+    self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms, server_name,
+};
 use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
 use tailrope_core::store::SessionId;
 
@@ -223,7 +226,7 @@ impl<A: Application> Endpoint<A> {
         let handlers = self.table.here(id)?;
         // Every session here has the name that was configured, if there is one.
         let is_named = self.config.identity.server_name.is_some();
-        (is_named || handlers.session().is(SessionId::new(self.server(parts), id))).then_some(handlers)
+        (is_named || handlers.session().is(SessionId::new(&self.server(parts), id))).then_some(handlers)
     }
 
     /// The answer to a POST without a session whose revision cannot resume. None for any other request, and if the
@@ -251,14 +254,16 @@ impl<A: Application> Endpoint<A> {
     async fn open(&self, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
         let id = new_id();
         let ears = Arc::new(Ears::default());
-        let principal = self.sender(&parts).principal();
+        let unidentified = |_| Fault::Unidentified.refusal_of(&Dialect::NEUTRAL, &body);
+        let principal = self.sender(&parts).principal().map_err(unidentified)?;
         let closing = |_| Dialect::NEUTRAL.wording.closing();
         self.tell_unnamed(&parts);
-        let name = SessionId::new(self.server(&parts), &id);
+        let server = self.server(&parts);
+        let name = SessionId::new(&server, &id);
         let session = self
             .host
             .engine
-            .open_session(name, principal.as_deref(), &Dialect::NEUTRAL, ears.clone(), 0)
+            .open_session(name, principal.as_ref(), &Dialect::NEUTRAL, ears.clone(), 0)
             .map_err(closing)?;
         let opened = self.first(&id, &session, &ears, parts, &body).await;
         if opened.is_err() {
@@ -294,8 +299,11 @@ impl<A: Application> Endpoint<A> {
     }
 
     /// The name of the server that this request is for.
-    fn server<'a>(&'a self, parts: &'a Parts) -> &'a str {
-        self.config.identity.server_name.as_deref().unwrap_or_else(|| parts.uri.path())
+    fn server<'a>(&'a self, parts: &Parts) -> Cow<'a, str> {
+        match &self.config.identity.server_name {
+            Some(name) => name.into(),
+            None => server_name(parts.uri.path(), None).into(),
+        }
     }
 
     /// Says once that the path may be no name: a router in front of the endpoint may have taken the rest of it away. Then
@@ -311,8 +319,8 @@ impl<A: Application> Endpoint<A> {
         }
     }
 
-    fn sender<'a>(&self, parts: &'a Parts) -> Sender<'a> {
-        Sender::of(parts, &self.config.identity)
+    fn sender<'a>(&'a self, parts: &'a Parts) -> Sender<'a> {
+        Sender::of(parts, &self.config.identity, &self.host.engine)
     }
 
     fn admit(
@@ -331,7 +339,9 @@ impl<A: Application> Endpoint<A> {
             last_event_id: headers.last_event_id.as_deref(),
         };
         let terms = self.terms();
-        self.sender(parts).ask(|asker| session.admit(&exchange::Request { head, asker, body }, &terms))
+        let server = self.server(parts);
+        self.sender(parts)
+            .ask(|requester| session.admit(&exchange::Request { head, requester, server: Some(&server), body }, &terms))
     }
 
     fn terms(&self) -> Terms<'static> {
@@ -399,9 +409,10 @@ impl<A: Application> Endpoint<A> {
         }
         let headers = Headers::of(&parts.headers);
         let last_event_id = headers.last_event_id.as_deref().filter(|_| parts.method == Method::GET);
-        let principal = self.sender(&parts).principal();
-        let name = SessionId::new(self.server(&parts), id);
-        let found = self.host.look_up(name, principal.as_deref(), last_event_id).await;
+        let principal = self.sender(&parts).principal().map_err(|_| unknown())?;
+        let server = self.server(&parts);
+        let name = SessionId::new(&server, id);
+        let found = self.host.look_up(name, principal.as_ref(), last_event_id).await;
         let session = found.map_err(|error| {
             tracing::warn!(target: "tailrope", %error, "a session cannot be looked up");
             Fault::SessionNotTold.refusal(&Dialect::NEUTRAL)

@@ -159,7 +159,7 @@ class Machine {
     const method = this.pick(['POST', 'GET', 'DELETE', 'PUT']);
     const sessionId = this.pick(['s1', 's2', 's3', undefined, '']);
     const lastEventId = this.pick([undefined, undefined, 'a'.repeat(33), 'zz', 'x'.repeat(9000)]);
-    return { ...HEAD, method, sessionId, lastEventId, asker: this.asker() };
+    return { ...HEAD, method, sessionId, lastEventId, requester: this.requester() };
   }
 
   travelling(method) {
@@ -167,7 +167,7 @@ class Machine {
     return { method, headers, more: this.pick([[], ['x-own', '']]), authJson: this.pick([undefined, '{}', '{']) };
   }
 
-  asker() {
+  requester() {
     const credentials = this.pick([[], ['authorization', 'Bearer x'], ['authorization'], ['x-api-key', 'k', 'odd']]);
     const userJson = this.pick([undefined, '"alice"', '{"sub":"bob"}', '{', '[1]']);
     return this.pick([undefined, undefined, { credentials, userJson, named: this.pick([undefined, 'alice', '']) }]);
@@ -238,8 +238,8 @@ class Machine {
         return this.pick(['internal', 'invalid_message', 'nothing']);
       case 'head':
         return this.head();
-      case 'asker':
-        return this.asker();
+      case 'requester':
+        return this.requester();
       case 'body':
       case 'payload':
         return this.body();
@@ -360,7 +360,7 @@ class Machine {
         here.open(opening, false);
         here.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: { protocolVersion: '2025-11-25' } }));
         for (;;) {
-          const look_up = this.keep(other.lookUpSession(name, '', head, 2, ['2025-11-25']));
+          const look_up = this.keep(other.lookUpSession(name, head, 2, ['2025-11-25']));
           let there = null;
           for (; there === null; await turn()) {
             there = look_up.take();
@@ -419,7 +419,7 @@ class Machine {
       }
       this.keep([
         engine.hookLog(),
-        engine.lookUpSession('elsewhere', '', { ...HEAD, method: 'GET', sessionId: 'elsewhere' }, 2, ['2025-11-25']),
+        engine.lookUpSession('elsewhere', { ...HEAD, method: 'GET', sessionId: 'elsewhere' }, 2, ['2025-11-25']),
       ]);
     }
     this.pool.get('Engine').at(-1).drain(5);
@@ -475,7 +475,7 @@ const METHODS = {
   'ClientStream.tick': TIMED,
   'ClientStream.token': ['text', 'text'],
   'Engine.admit': ['head', 'body', 'bool', 'major', 'versions'],
-  openSession: ['id', 'asker', 'major', 'versions', 'number'],
+  openSession: ['id', 'requester', 'major', 'versions', 'number'],
   lookUpSession: ['id', 'head', 'major', 'versions'],
   drain: ['number', 'number'],
   'Session.admit': ['head', 'body', 'bool'],

@@ -18,7 +18,7 @@ use crate::kit::common::{Bench, NEW, OLD, broadcast, call, id, listen, notify, r
 use crate::kit::fleet::{Fleet, nobody};
 use crate::kit::processes::events;
 use crate::kit::relaying::{
-    ALICE, find, held, initialized, pass, read, relay, relay_delete, relay_json, serve, tool_call,
+    ALICE, find, held, identity, initialized, pass, read, relay, relay_delete, relay_json, serve, tool_call,
 };
 
 /// The ways in which a session loses its owner.
@@ -457,7 +457,7 @@ fn o22_a_session_that_a_later_release_has_written_is_left_to_that() {
     let session = begin(&fleet, NEW);
     let (view, told) = offer(&fleet, 1);
     let name = session_name("s");
-    let key = ALICE.principal();
+    let key = identity(ALICE);
     let kept = |note: Bytes| {
         let record = SessionRecord { revision: Some(NEW), principal: key.clone(), note, ..SessionRecord::default() };
         let hold = Hold { epoch: fleet.epoch("s"), seen: None, record: Some(record) };

@@ -13,9 +13,11 @@ use crate::kit::processes::{
     PATIENCE, begun, ended, events, find, find_known, has, open_session, process, read_until, store_in,
     wait_for_a_takeover,
 };
+use crate::kit::relaying::{ALICE, identity};
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{EngineError, NoWake, Options};
+use tailrope_core::exchange::Principal;
 use tailrope_core::protocol::{Dialect, EventId, IdEncoder, Origin, StreamNonce};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{Attach, Limits, SessionRecord, StoreError, StoreOptions, StreamKey, session_name};
@@ -27,8 +29,10 @@ fn i11_a_look_up_gives_its_session_once() {
     let (here, there) = (process(&folder, 0), process(&folder, 0));
     let _session = open_session(&here, "s", NEW);
     find_known(&there).let_go();
-    let look_up =
-        there.engine.look_up_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let look_up = there
+        .engine
+        .look_up_session("s", Some(&Principal::named("alice")), None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0)
+        .unwrap();
     let deadline = Instant::now() + PATIENCE;
     let session = loop {
         if let Some(outcome) = look_up.take() {
@@ -55,7 +59,10 @@ fn i7_a_session_is_found_by_its_principal_alone() {
     assert!(find(&there, "unknown", Some("alice")).unwrap().is_none());
     let found = find(&there, "s", Some("alice")).unwrap().expect("it is alice's");
     assert_eq!(found.revision(), Some(NEW));
-    assert!(there.engine.session("s", Some("bob")).is_none() && there.engine.session("s", Some("alice")).is_some());
+    assert!(
+        there.engine.session("s", Some(&Principal::named("bob"))).is_none()
+            && there.engine.session("s", Some(&Principal::named("alice"))).is_some()
+    );
     let refused = found.call(&[id(9)], None, Arc::new(NoWake), 0).expect_err("it takes no requests here");
     assert_eq!(refused.status, 404);
     session.end();
@@ -304,7 +311,7 @@ fn i2_a_lost_standalone_log_is_created_by_the_owner_of_its_session_alone() {
         let cursor = read_until(&there, &follows, |answered| has(before)(answered) && begun(answered)).last_id();
         let Some(EventId::Position(at)) = EventId::parse(&cursor) else { panic!("a cursor: {cursor}") };
         let store = store_in(&folder, StoreOptions::default());
-        let look = Attach { stream: Some(at.nonce), principal: Some("alice".into()), ..Attach::default() };
+        let look = Attach { stream: Some(at.nonce), principal: identity(ALICE), ..Attach::default() };
         let log = || Caller::new(&*store, Ms(0)).attach(&session_name("s"), &look).log;
         let epoch = log().and_then(|log| log.page.owner).expect("another process has it").epoch;
         store.drop_stream(&StreamKey { session: session_name("s"), nonce: at.nonce }, epoch);
@@ -327,7 +334,7 @@ fn i2_a_session_without_a_standalone_stream_gets_none_elsewhere() {
     let folder = Folder::new();
     let there = process(&folder, 0);
     let store = store_in(&folder, StoreOptions::default());
-    let record = SessionRecord { principal: Some("alice".into()), revision: Some(NEW), ..SessionRecord::default() };
+    let record = SessionRecord { principal: identity(ALICE), revision: Some(NEW), ..SessionRecord::default() };
     Caller::new(&*store, Ms(0)).hold(&session_name("s"), record);
     let mut unknown = Vec::new();
     IdEncoder::new(StreamNonce([7; 12]), &Origin::Standalone).encode(1, 0, 1, &mut unknown);

@@ -11,10 +11,11 @@ use crate::kit::late_looks::LateLooks;
 use crate::kit::processes::{
     PATIENCE, begun, ended, events, find_known, has, open_session, process, process_at, read_until, store_in,
 };
+use crate::kit::relaying::{ALICE, identity};
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{Clock, Connection, Engine, LookUp, NoWake, Options, SessionHandle, Wake};
-use tailrope_core::exchange::{Asker, Request, Terms};
+use tailrope_core::exchange::{Principal, Request, Requester, Terms};
 use tailrope_core::protocol::{Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{Attach, AttachedLog, EventStore, Operation, StoreOptions, session_name};
@@ -41,7 +42,7 @@ fn two_running(bench: &Bench) -> (SessionHandle, [String; 2]) {
 /// What the store has of the log of a cursor.
 fn log_of(store: &dyn EventStore, cursor: &str) -> AttachedLog {
     let Some(EventId::Position(cursor)) = EventId::parse(cursor) else { panic!("a cursor: {cursor}") };
-    let look = Attach { stream: Some(cursor.nonce), principal: Some("alice".into()), ..Attach::default() };
+    let look = Attach { stream: Some(cursor.nonce), principal: identity(ALICE), ..Attach::default() };
     Caller::new(store, Ms(0)).attach(&session_name("s"), &look).log.expect("it is there")
 }
 
@@ -336,11 +337,12 @@ fn i13_a_session_that_goes_on_elsewhere_is_never_unknown_where_its_owner_comes_b
     for refusal in refused.map(|answer| answer.expect_err("it is not served by what is left of it")) {
         assert_eq!(refusal.status, 503, "{}", refusal.message);
     }
-    let request = Request { asker: Asker { named: Some("alice"), ..Asker::default() }, ..Request::default() };
-    session.claim(request.asker.principal().as_deref());
+    let request =
+        Request { requester: Requester { named: Some("alice"), ..Requester::default() }, ..Request::default() };
+    session.claim(&request.requester).unwrap();
     let refused = session.admit(&request, &Terms::default()).expect_err("nor is it admitted");
     assert_eq!(refused.status, 503, "{}", refused.message);
-    assert!(here.engine.session("s", Some("alice")).is_none());
+    assert!(here.engine.session("s", Some(&Principal::named("alice"))).is_none());
     for (cursor, number) in cursors.iter().zip([1, 2]) {
         let answered = read_until(&here, &resume(&find_known(&here), cursor), ended);
         assert_eq!(events(&answered), [json!({"tombstone": {"error": -32603, "id": number}})]);
@@ -375,9 +377,12 @@ impl Wake for LooksUp {
         if !self.session.has_ended() {
             return;
         }
-        let is_there = self.engine.session("s", Some("alice")).is_some();
+        let is_there = self.engine.session("s", Some(&Principal::named("alice"))).is_some();
         let wake = Arc::new(NoWake);
-        let found = self.engine.look_up_session("s", Some("alice"), None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+        let found = self
+            .engine
+            .look_up_session("s", Some(&Principal::named("alice")), None, &Dialect::MCP_PYTHON_2, wake, 0)
+            .unwrap();
         self.found.lock().unwrap().push((is_there, found));
     }
 }

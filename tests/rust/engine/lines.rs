@@ -153,9 +153,9 @@ fn text_of(event: &Event<'_>) -> String {
 /// third takes it over.
 fn live(id_of_session: &str) {
     let fleet = Fleet::with(3, Options { owner_lost_ms: 1_000, ..Options::default() });
-    let (principal, wake) = (ALICE.principal(), || Arc::new(NoWake));
+    let (principal, wake) = (ALICE.principal().unwrap(), || Arc::new(NoWake));
     let (engine, dialect) = (&fleet.benches[0].engine, &Dialect::MCP_PYTHON_2);
-    let session = engine.open_session(id_of_session, principal.as_deref(), dialect, wake(), 0).unwrap();
+    let session = engine.open_session(id_of_session, principal.as_ref(), dialect, wake(), 0).unwrap();
     session.accept_posted();
     let first = post(&session, &initialize(NEW)).unwrap();
     welcome(&session, &id(0), NEW);
@@ -164,7 +164,7 @@ fn live(id_of_session: &str) {
     let running = call(&session, 1);
     notify(&session, 1, "a").unwrap();
     let cursor = read(&fleet, &running).last_id();
-    let look_up = |index: usize| find(&fleet.benches[index], id_of_session, principal.as_deref()).unwrap().unwrap();
+    let look_up = |index: usize| find(&fleet.benches[index], id_of_session, Some("alice")).unwrap().unwrap();
     let view = look_up(1);
     let reader = resume(&view, &cursor);
     read(&fleet, &reader);

@@ -16,7 +16,7 @@ use tailrope_core::store::{EventStore, MemoryStore, session_name};
 use crate::kit::adopting::admit;
 use crate::kit::common::{Bench, id};
 use crate::kit::fleet::Fleet;
-use crate::kit::relaying::{ALICE, find, initialized, read, relay, serve, tool_call};
+use crate::kit::relaying::{ALICE, find, identity, initialized, read, relay, serve, tool_call};
 
 fn initialize() -> Value {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}})
@@ -35,10 +35,9 @@ fn unsubscribe(id: i64, uri: &str) -> Value {
 }
 
 fn open(bench: &Bench) -> SessionHandle {
-    let principal = ALICE.principal();
+    let principal = ALICE.principal().unwrap();
     let dialect = &Dialect::MCP_PYTHON_2;
-    let session =
-        bench.engine.open_session("s", principal.as_deref(), dialect, Arc::new(NoWake), 0).expect("it is new");
+    let session = bench.engine.open_session("s", principal.as_ref(), dialect, Arc::new(NoWake), 0).expect("it is new");
     session.accept_posted();
     session
 }
@@ -67,7 +66,7 @@ fn call(session: &SessionHandle, body: &Value) {
 }
 
 fn note(store: &dyn EventStore) -> Bytes {
-    let known = Caller::new(store, Ms(0)).session(&session_name("s"), ALICE.principal().as_deref());
+    let known = Caller::new(store, Ms(0)).session(&session_name("s"), identity(ALICE).as_deref());
     known.expect("it is known").note
 }
 

@@ -10,6 +10,7 @@ use crate::kit::processes::{begun, ended, events, find_known, has, open_session,
 use crate::kit::relaying::{ALICE, find, open, read};
 use serde_json::json;
 use tailrope_core::engine::{Connection, LookUp, NoWake, SessionHandle};
+use tailrope_core::exchange::Principal;
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::Operation;
 use tailrope_core::stream::{CloseReason, Drain};
@@ -33,7 +34,10 @@ fn interrupted_call(here: &Bench) -> (SessionHandle, String) {
 }
 
 fn look_up(bench: &Bench, cursor: Option<&str>) -> LookUp {
-    bench.engine.look_up_session("s", Some("alice"), cursor, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap()
+    bench
+        .engine
+        .look_up_session("s", Some(&Principal::named("alice")), cursor, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0)
+        .unwrap()
 }
 
 fn found(look_up: &LookUp) -> SessionHandle {
@@ -210,10 +214,10 @@ fn f44_i4_a_reader_that_was_looked_up_before_a_drain_is_sent_away_without_an_eve
     notify(&session, 1, "a").unwrap();
     let cursor = read(&fleet, &first).ids().remove(0);
     first.lost();
-    let (draining, principal) = (&fleet.benches[1].engine, ALICE.principal());
+    let (draining, principal) = (&fleet.benches[1].engine, ALICE.principal().unwrap());
     let wake = Arc::new(NoWake);
     let before =
-        draining.look_up_session("s", principal.as_deref(), Some(&cursor), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+        draining.look_up_session("s", principal.as_ref(), Some(&cursor), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
     draining.drain(Drain::after(100));
     // Its client has gone on elsewhere meanwhile.
     let newer = resume(&find(&fleet, 2), &cursor);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::kit::common::{Bench, NEW, broadcast, call, id, listen, read_now, respond};
 use crate::kit::dice::Dice;
 use crate::kit::fleet::Fleet;
-use crate::kit::relaying::{self, ALICE, find, sign};
+use crate::kit::relaying::{self, find, sign};
 use tailrope_core::Ms;
 use tailrope_core::engine::{EngineError, NoWake, Options, SessionHandle};
-use tailrope_core::exchange::{Admission, Asker, Request, Terms};
+use tailrope_core::exchange::{Admission, Principal, Request, Requester, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, StreamNonce};
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{EventStore, Limits, MemoryStore, SessionRecord, session_name};
@@ -23,7 +23,10 @@ fn bench() -> Bench {
 }
 
 fn open(bench: &Bench, name: &str, principal: Option<&str>) -> SessionHandle {
-    let session = bench.engine.open_session(name, principal, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+    let session = bench
+        .engine
+        .open_session(name, principal.map(Principal::named).as_ref(), &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0)
+        .unwrap();
     session.assume_revision(NEW);
     session
 }
@@ -47,7 +50,7 @@ fn told(bench: &Bench) -> Vec<String> {
 fn initialize(session: &SessionHandle, body: &str) -> Result<Admission, Refusal> {
     let accept = Some("application/json, text/event-stream");
     let head = Head { method: "POST", accept, content_type: Some("application/json"), ..Head::default() };
-    session.admit(&Request { head, body: body.as_bytes(), asker: Asker::default() }, &Terms::default())
+    session.admit(&Request { head, body: body.as_bytes(), ..Request::default() }, &Terms::default())
 }
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",
@@ -86,6 +89,27 @@ fn i11_a_principal_has_its_share_and_takes_nothing_from_others() {
     of_alice[1].end();
     taken(&bench, "h", Some("carol")).unwrap();
     assert_eq!(bench.engine.stats().sessions, 3);
+}
+
+#[test]
+fn i11_a_made_up_credential_gives_nobody_a_second_share() {
+    // S3: one token, and another key for each session.
+    let bench = bench();
+    let token = "Bearer e30.eyJpc3MiOiJpIiwic3ViIjoiYWxpY2UifQ.x";
+    let open = |number: u32| {
+        let key = number.to_string();
+        let credentials = [("authorization", token), ("x-api-key", &*key)];
+        let principal = Requester { credentials: &credentials, ..Requester::default() }.principal().unwrap();
+        let session =
+            bench.engine.open_session(&key, principal.as_ref(), &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
+        session.take_place().map(|()| session)
+    };
+    let kept = [open(1).unwrap(), open(2).unwrap()];
+    for number in 3..10 {
+        assert_eq!(open(number).unwrap_err(), OF_PRINCIPAL, "I11");
+    }
+    assert!(!kept.iter().any(SessionHandle::has_ended), "another identity takes no session from them");
+    taken(&bench, "b", Some("bob")).expect("there is room for others");
 }
 
 #[test]
@@ -266,7 +290,7 @@ fn i11_a_session_that_is_read_at_another_process_does_not_give_way() {
     let session = relaying::open(&fleet, NEW);
     session.take_place().unwrap();
     broadcast(&session, "a").unwrap();
-    let newcomer = || taken(&fleet.benches[0], "newer", ALICE.principal().as_deref());
+    let newcomer = || taken(&fleet.benches[0], "newer", Some("alice"));
     let connection = listen(&find(&fleet, 1));
     fleet.settle();
     for minute in 0..60 {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::kit::common::{
     Bench, NEW, OLD, SlowStore, broadcast, call, id, listen, notify, read_now, respond, resume, slow, unused,
 };
+use crate::kit::relaying::{ALICE, identity};
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{NoWake, Options, OutgoingMessage, SessionHandle};
@@ -252,20 +253,20 @@ fn the_store_is_told_what_readers_elsewhere_have_to_know_of_a_session() {
     let store = SlowStore::new(Options::default().limits);
     let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
     let session = bench.engine.open_session("s", None, &Dialect::MCP_PYTHON_2, Arc::new(NoWake), 0).unwrap();
-    session.claim(Some("alice"));
+    session.claim(&ALICE).unwrap();
     let caller = Caller::new(&*store, Ms(0));
-    assert_eq!(caller.session(&session_name("s"), Some("alice")), None, "not before anything is written");
+    assert_eq!(caller.session(&session_name("s"), identity(ALICE).as_deref()), None, "not before anything is written");
     let connection = session.call(&[id(0)], Some(Revision::V2025_11_25), Arc::new(NoWake), 0).unwrap();
     let result = br#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}}}}"#;
     session.send(OutgoingMessage::response(&id(0), result)).unwrap();
     let mut want = SessionRecord {
         revision: Some(Revision::V2025_06_18),
-        principal: Some("alice".into()),
+        principal: identity(ALICE),
         retry_ms: 3_000,
         list_changed: ListChanged { tools: true, ..ListChanged::default() },
         ..SessionRecord::default()
     };
-    let now = |caller: &Caller<'_>| caller.session(&session_name("s"), Some("alice"));
+    let now = |caller: &Caller<'_>| caller.session(&session_name("s"), identity(ALICE).as_deref());
     assert_eq!(now(&caller).as_ref(), Some(&want));
     session.set_retry_ms(700);
     want.retry_ms = 700;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 use tailrope_core::engine::Options;
-use tailrope_core::exchange::{RelayedMethod, Terms};
+use tailrope_core::exchange::{Principal, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::stream::{CloseReason, Drain};
 
@@ -48,10 +48,10 @@ fn a_call_runs_where_its_session_is_and_is_answered_where_it_came() {
 fn a_host_is_woken_for_what_is_relayed_and_gets_what_handlers_may_read() {
     let fleet = Fleet::new(2);
     let bell = Arc::new(Bell::default());
-    let principal = ALICE.principal();
+    let principal = ALICE.principal().unwrap();
     let engine = &fleet.benches[0].engine;
     let session =
-        engine.open_session("s", principal.as_deref(), &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
+        engine.open_session("s", principal.as_ref(), &Dialect::MCP_PYTHON_2, Arc::clone(&bell) as _, 7).unwrap();
     session.accept_posted();
     session.assume_revision(NEW);
     let connection = relay(&find(&fleet, 1), &tool_call(1));
@@ -64,7 +64,10 @@ fn a_host_is_woken_for_what_is_relayed_and_gets_what_handlers_may_read() {
     assert_eq!(serde_json::from_slice::<Value>(relayed.body()).unwrap(), tool_call(1));
     let accept = ("accept", "application/json, text/event-stream");
     assert_eq!(relayed.headers().collect::<Vec<_>>(), [accept, ("user-agent", "a client")]);
-    assert_eq!((relayed.auth(), relayed.principal()), (Some(r#"{"client_id":"c"}"#), principal.as_deref()));
+    assert_eq!(
+        (relayed.auth(), relayed.principal()),
+        (Some(r#"{"client_id":"c"}"#), principal.as_ref().map(Principal::identity))
+    );
     assert!(session.take_posted().is_empty(), "it is told once");
     assert!(posted.begin(&posted.admit(&Terms::default()).unwrap()));
     assert!(!posted.begin(&posted.admit(&Terms::default()).unwrap()), "it begins once");

@@ -14,8 +14,8 @@ use super::relay_faults::{LOST_MS, fleet, not_begun, only_event};
 use crate::kit::common::{NEW, OLD, call, read_now, respond};
 use crate::kit::fleet::{Fleet, nobody};
 use crate::kit::relaying::{
-    ALICE, BOB, find, find_as, held, initialized, open, open_as, pass, read, relay, relay_delete, relayed, serve,
-    tool_call,
+    ALICE, BOB, find, find_as, held, identity, initialized, open, open_as, pass, read, relay, relay_delete, relayed,
+    serve, tool_call,
 };
 
 #[test]
@@ -24,7 +24,7 @@ fn i7_a_session_of_another_user_is_not_there_for_who_relays() {
     let session = open(&fleet, NEW);
     assert!(find_as(&fleet, 1, BOB).is_none());
     // Somebody who can write to the store says that he is alice.
-    let body = relayed(RelayedMethod::Post, &tool_call(1)).from_principal(BOB.principal().as_deref()).encode();
+    let body = relayed(RelayedMethod::Post, &tool_call(1)).from_principal(identity(BOB).as_deref()).encode();
     let nonce = forge(&fleet, &[RequestId::integer(1)], body, StreamNonce([7; 12]));
     fleet.settle();
     assert_eq!(serve(&session), [""; 0], "O19");
@@ -37,7 +37,7 @@ fn forge(fleet: &Fleet, requests: &[RequestId], body: Bytes, nonce: StreamNonce)
     let message = Message { about: RequestId::encode_all(requests).into(), body };
     let attach = Attach {
         stream: Some(nonce),
-        principal: ALICE.principal(),
+        principal: identity(ALICE),
         tag: Some(Chain::start(&nonce.0).tag()),
         message: Some(message),
         ..Attach::default()
@@ -62,10 +62,10 @@ fn end_of(fleet: &Fleet, nonce: StreamNonce) -> String {
 fn o22_what_cannot_be_read_gets_an_end() {
     let fleet = fleet(2);
     let session = open(&fleet, NEW);
-    let good = relayed(RelayedMethod::Post, &tool_call(1)).from_principal(ALICE.principal().as_deref());
+    let good = relayed(RelayedMethod::Post, &tool_call(1)).from_principal(identity(ALICE).as_deref());
     let newer = [&[9], &good.encode()[1..]].concat();
-    let lie = relayed(RelayedMethod::Post, &initialized()).from_principal(ALICE.principal().as_deref()).encode();
-    let other = relayed(RelayedMethod::Post, &tool_call(2)).from_principal(ALICE.principal().as_deref()).encode();
+    let lie = relayed(RelayedMethod::Post, &initialized()).from_principal(identity(ALICE).as_deref()).encode();
+    let other = relayed(RelayedMethod::Post, &tool_call(2)).from_principal(identity(ALICE).as_deref()).encode();
     let bodies = [Bytes::from(newer), Bytes::new(), Bytes::from_static(b"\x01\x07"), lie, other];
     for (at, body) in (0..).zip(bodies) {
         let nonce = forge(&fleet, &[RequestId::integer(1)], body, StreamNonce([at; 12]));

@@ -9,7 +9,7 @@ use tailrope_core::stream::CloseReason;
 use crate::kit::common::{Answered, Bench, NEW, notify, read_now, respond};
 use crate::kit::folder::Folder;
 use crate::kit::processes::{PATIENCE, ended, events, find, process, read_until, read_until_in};
-use crate::kit::relaying::{ALICE, initialized, open_in, relay, relay_delete, serve, tool_call};
+use crate::kit::relaying::{initialized, open_in, relay, relay_delete, serve, tool_call};
 
 /// The owner's host at work, until it has dispatched something.
 fn dispatched(owner: &Bench, session: &SessionHandle, others: &[&Bench]) -> Vec<String> {
@@ -30,7 +30,7 @@ fn dispatched(owner: &Bench, session: &SessionHandle, others: &[&Bench]) -> Vec<
 fn known(bench: &Bench) -> SessionHandle {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(session) = find(bench, "s", ALICE.principal().as_deref()).unwrap() {
+        if let Some(session) = find(bench, "s", Some("alice")).unwrap() {
             return session;
         }
         assert!(Instant::now() < deadline, "the store knows the session");

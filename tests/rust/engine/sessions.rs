@@ -12,7 +12,7 @@ use crate::kit::relaying::sign;
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent, SessionHandle};
-use tailrope_core::exchange::{Asker, Request, Terms};
+use tailrope_core::exchange::{Request, Requester, Terms};
 use tailrope_core::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use tailrope_core::session::{OutgoingKind, Session, Steps};
 use tailrope_core::store::Limits;
@@ -205,8 +205,8 @@ fn i11_a_request_is_a_sign_of_its_own_client_alone() {
     let session = bench.session("s", NEW);
     bench.advance(6_000);
     let asked = |named| {
-        let asker = Asker { named, ..Asker::default() };
-        let _refused = session.admit(&Request { asker, ..Request::default() }, &Terms::default());
+        let asker = Requester { named, ..Requester::default() };
+        let _refused = session.admit(&Request { requester: asker, ..Request::default() }, &Terms::default());
         session.idle_in_ms()
     };
     assert_eq!(asked(Some("somebody else")), Some(IDLE_MS - 6_000));
@@ -299,7 +299,7 @@ fn i7_a_cancellation_names_exactly_one_request() {
 
 #[test]
 fn i11_questions_without_an_answer_are_remembered_up_to_a_bound() {
-    let mut session = Session::new(Ms(0), None, Pacing::default());
+    let mut session = Session::new(Ms(0), Pacing::default());
     let (nonce, _) = session.standalone_or(Ms(0), StreamNonce([1; 12]), &mut Steps::new());
     for (number, token) in (0..5_000).zip(1..) {
         let question = RequestId::integer(number);

@@ -14,6 +14,7 @@ use tailrope_core::Ms;
 use tailrope_core::engine::{
     Connection, Engine, EngineError, NoWake, Options, OutgoingMessage, RandomSource, Sent, SessionHandle, Wake,
 };
+use tailrope_core::exchange::Principal;
 use tailrope_core::protocol::{Cursor, Dialect, EventId, IdEncoder, RequestId, Revision};
 use tailrope_core::store::Limits;
 use tailrope_core::stream::{CloseReason, Drain, Pacing};
@@ -124,14 +125,15 @@ fn f60_a_response_that_is_too_large_to_keep_goes_to_its_reader_once() {
 fn i7_another_principal_finds_no_session() {
     let bench = Bench::new(Options::default());
     let wake = Arc::new(NoWake);
-    let opened = bench.engine.open_session("s", Some("alice"), &Dialect::MCP_PYTHON_2, wake.clone(), 0);
+    let opened =
+        bench.engine.open_session("s", Some(&Principal::named("alice")), &Dialect::MCP_PYTHON_2, wake.clone(), 0);
     assert!(opened.is_ok());
-    assert!(bench.engine.session("s", Some("alice")).is_some());
+    assert!(bench.engine.session("s", Some(&Principal::named("alice"))).is_some());
     for principal in [None, Some("bob"), Some("")] {
-        assert!(bench.engine.session("s", principal).is_none());
-        assert!(bench.engine.session("never there", principal).is_none());
+        assert!(bench.engine.session("s", principal.map(Principal::named).as_ref()).is_none());
+        assert!(bench.engine.session("never there", principal.map(Principal::named).as_ref()).is_none());
     }
-    let again = bench.engine.open_session("s", Some("bob"), &Dialect::MCP_PYTHON_2, wake, 0);
+    let again = bench.engine.open_session("s", Some(&Principal::named("bob")), &Dialect::MCP_PYTHON_2, wake, 0);
     assert!(matches!(again, Err(EngineError::SessionExists)));
 }
 

@@ -13,6 +13,7 @@ use crate::kit::processes::{
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{Connection, NoWake, Options, SessionHandle};
+use tailrope_core::exchange::Principal;
 use tailrope_core::protocol::Dialect;
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, Operation, ReadLimit, RunningLog, StoreOptions,
@@ -446,8 +447,10 @@ fn a_short_call_asks_the_store_for_one_append() {
 /// The session, looked up together with the stream of a cursor.
 fn found(bench: &Bench, cursor: &str) -> SessionHandle {
     let wake = Arc::new(NoWake);
-    let found =
-        bench.engine.look_up_session("s", Some("alice"), Some(cursor), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+    let found = bench
+        .engine
+        .look_up_session("s", Some(&Principal::named("alice")), Some(cursor), &Dialect::MCP_PYTHON_2, wake, 0)
+        .unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(outcome) = found.take() {

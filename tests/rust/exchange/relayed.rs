@@ -1,7 +1,9 @@
 //! What travels of a request that is relayed.
 
 use bytes::Bytes;
-use tailrope_core::exchange::{CREDENTIAL_HEADERS, RELAYED_HEADERS, Relayed, RelayedMethod, Unreadable};
+use tailrope_core::exchange::{
+    IDENTITY_HEADERS, RELAYED_HEADERS, Relayed, RelayedMethod, Unreadable, is_secret_header,
+};
 
 use crate::kit::dice::Dice;
 
@@ -33,12 +35,51 @@ fn what_handlers_may_read_travels_and_nothing_else() {
 
 #[test]
 fn f_a_credential_never_travels() {
-    let kept = CREDENTIAL_HEADERS.iter().chain(&["Cookie", "cookie2", "Proxy-Authorization", "AUTHORIZATION"]);
+    let kept = IDENTITY_HEADERS.iter().filter(|name| is_secret_header(name)).chain(&[
+        "Cookie",
+        "cookie2",
+        "Proxy-Authorization",
+        "AUTHORIZATION",
+    ]);
     let headers: Vec<(&str, &str)> = kept.map(|name| (*name, "secret")).collect();
     let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
     assert_eq!(with_headers(&headers, &[]), []);
     assert_eq!(with_headers(&headers, &names), [], "not even where the operator asks for it");
     assert!(RELAYED_HEADERS.iter().all(|name| name.to_ascii_lowercase() == **name && !names.contains(name)));
+}
+
+#[test]
+fn f_no_credential_travels_with_what_is_said_of_the_sender() {
+    // I6: by value, at any depth, whatever member holds it.
+    let headers = [("authorization", "Bearer secret-of-alice"), ("x-api-key", "key-1")];
+    let auth = r#"{
+        "token": "secret-of-alice", "clientId": "app", "scopes": ["a", "key-1"], "expiresAt": 90071992547409931,
+        "resource": "https://x.example/?access_token=secret-of-alice",
+        "extra": {
+            "raw": "secret-of-alice", "secret-of-alice": 1, "header": "Bearer secret-of-alice", "sub": "alice", "key": "key-10",
+            "claims": {"access_token": "upstream", "sub": "alice", "deeper": [{"jwt": "secret-of-alice"}, "key-1", "kept"]},
+            "again": "upstream"
+        }
+    }"#;
+    let of = |auth| {
+        let relayed = Relayed::new(RelayedMethod::Post, Bytes::new(), headers, &[], Some(auth));
+        relayed.auth().map(str::to_owned)
+    };
+    let kept = r#"{"clientId":"app","scopes":["a"],"expiresAt":90071992547409931,"extra":{"sub":"alice","key":"key-10","claims":{"sub":"alice","deeper":[{},"kept"]}}}"#;
+    assert_eq!(of(auth).as_deref(), Some(kept));
+    assert_eq!(of("secret-of-alice"), None, "what is no JSON does not travel");
+    assert_eq!(of(r#""secret-of-alice""#), None);
+}
+
+#[test]
+fn what_does_not_travel_is_known() {
+    let headers =
+        [("X-Tenant", "blue"), ("Host", "h"), ("cookie", "c"), ("x-mine", "1"), ("X-Mine", "2"), ("accept", "a")];
+    let relayed = Relayed::new(RelayedMethod::Post, Bytes::new(), headers, &["x-tenant"], None);
+    let relayed = relayed.without(["user".to_owned()]);
+    let dropped: Vec<&str> = relayed.dropped().collect();
+    assert_eq!(dropped, ["header cookie", "header x-mine", "user"]);
+    assert_eq!(Relayed::decode(&relayed.encode()).unwrap().dropped().count(), 0, "it is for the log here");
 }
 
 #[test]
@@ -50,7 +91,7 @@ fn a_request_comes_back_as_it_was() {
         let values: Vec<String> =
             (0..dice.below(5)).map(|at| "é".repeat(dice.below(40) as usize * at as usize)).collect();
         let headers = values.iter().zip(RELAYED_HEADERS).map(|(value, name)| (name, value.as_str()));
-        let auth = [None, Some(""), Some(r#"{"scopes":["a"]}"#)][dice.place(3)];
+        let auth = [None, Some("{}"), Some(r#"{"scopes":["a"]}"#)][dice.place(3)];
         let principal = [None, Some(""), Some("alice")][dice.place(3)];
         let relayed = Relayed::new(method, body.into(), headers, &[], auth).from_principal(principal);
         let encoded = relayed.encode();

@@ -26,7 +26,7 @@ pub(crate) fn admit(session: &SessionHandle, body: &Value) -> Result<Admission, 
         session_id: Some(session.id()),
         ..Head::default()
     };
-    session.admit(&Request { head, asker: ALICE, body: body.as_bytes() }, &Terms::default())
+    session.admit(&Request { head, requester: ALICE, body: body.as_bytes(), ..Request::default() }, &Terms::default())
 }
 
 /// A POST to the process that has the session. Its host gives it to the handlers.
@@ -53,9 +53,9 @@ pub(crate) fn begin(fleet: &Fleet, revision: Revision) -> SessionHandle {
 }
 
 pub(crate) fn begin_as(fleet: &Fleet, id: &str, revision: Revision) -> SessionHandle {
-    let principal = ALICE.principal();
+    let principal = ALICE.principal().unwrap();
     let (engine, dialect) = (&fleet.benches[0].engine, &Dialect::MCP_PYTHON_2);
-    let session = engine.open_session(id, principal.as_deref(), dialect, Arc::new(NoWake), 0).expect("it is new");
+    let session = engine.open_session(id, principal.as_ref(), dialect, Arc::new(NoWake), 0).expect("it is new");
     session.accept_posted();
     let connection = post(&session, &initialize(revision)).expect("it is admitted");
     welcome(&session, &number(0), revision);

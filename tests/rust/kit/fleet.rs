@@ -16,7 +16,7 @@ use tailrope_core::store::{
 use tailrope_core::stream::Seq;
 
 use crate::kit::common::{Bench, SECRET};
-use crate::kit::relaying::ALICE;
+use crate::kit::relaying::{ALICE, identity};
 
 /// What a store object is told of.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl Fleet {
 
     /// What the store keeps of alice's session.
     pub(crate) fn record(&self, id: &str) -> SessionRecord {
-        let attach = Attach { principal: ALICE.principal(), ..Attach::default() };
+        let attach = Attach { principal: identity(ALICE), ..Attach::default() };
         self.post(0, &session_name(id), &attach).session.expect("it is there")
     }
 

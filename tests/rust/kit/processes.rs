@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, SessionHandle};
+use tailrope_core::exchange::Principal;
 use tailrope_core::protocol::{Dialect, Revision};
 use tailrope_core::store::{EventStore, StoreOptions, open};
 
@@ -31,14 +32,18 @@ pub(crate) fn store_in(folder: &Folder, options: StoreOptions) -> Arc<dyn EventS
 
 pub(crate) fn open_session(bench: &Bench, name: &str, revision: Revision) -> SessionHandle {
     let wake = Arc::new(NoWake);
-    let session = bench.engine.open_session(name, Some("alice"), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+    let session =
+        bench.engine.open_session(name, Some(&Principal::named("alice")), &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
     session.assume_revision(revision);
     session
 }
 
 pub(crate) fn find(bench: &Bench, name: &str, principal: Option<&str>) -> Result<Option<SessionHandle>, EngineError> {
     let wake = Arc::new(NoWake);
-    let look_up = bench.engine.look_up_session(name, principal, None, &Dialect::MCP_PYTHON_2, wake, 0).unwrap();
+    let look_up = bench
+        .engine
+        .look_up_session(name, principal.map(Principal::named).as_ref(), None, &Dialect::MCP_PYTHON_2, wake, 0)
+        .unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(outcome) = look_up.take() {

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::engine::{Connection, NoWake, SessionHandle};
-use tailrope_core::exchange::{Action, Admission, Asker, Relayed, RelayedMethod, Request, Terms};
+use tailrope_core::exchange::{Action, Admission, Relayed, RelayedMethod, Request, Requester, Terms};
 use tailrope_core::protocol::{Dialect, Head, Operation, Refusal, Revision, jsonrpc};
 
 use crate::kit::common::{Answered, Bench, read_now};
 use crate::kit::fleet::Fleet;
 
-pub(crate) const ALICE: Asker<'static> = Asker { named: Some("alice"), user_json: None, credentials: &[] };
-pub(crate) const BOB: Asker<'static> = Asker { named: Some("bob"), user_json: None, credentials: &[] };
+pub(crate) const ALICE: Requester<'static> = Requester { named: Some("alice"), user_json: None, credentials: &[] };
+pub(crate) const BOB: Requester<'static> = Requester { named: Some("bob"), user_json: None, credentials: &[] };
 
 fn open_at(bench: &Bench, revision: Revision, dialect: &'static Dialect) -> SessionHandle {
-    let principal = ALICE.principal();
-    let opened = bench.engine.open_session("s", principal.as_deref(), dialect, Arc::new(NoWake), 0);
+    let principal = ALICE.principal().unwrap();
+    let opened = bench.engine.open_session("s", principal.as_ref(), dialect, Arc::new(NoWake), 0);
     let session = opened.expect("it is the first");
     session.assume_revision(revision);
     session
@@ -40,9 +40,14 @@ pub(crate) fn open(fleet: &Fleet, revision: Revision) -> SessionHandle {
     session
 }
 
+/// What a store knows a user as.
+pub(crate) fn identity(requester: Requester<'_>) -> Option<Box<str>> {
+    requester.principal().unwrap().map(|principal| principal.identity().into())
+}
+
 /// The session as another process finds it.
-pub(crate) fn find_as(fleet: &Fleet, index: usize, asker: Asker<'_>) -> Option<SessionHandle> {
-    find_with(fleet, index, "s", asker, &Dialect::MCP_PYTHON_2)
+pub(crate) fn find_as(fleet: &Fleet, index: usize, requester: Requester<'_>) -> Option<SessionHandle> {
+    find_with(fleet, index, "s", requester, &Dialect::MCP_PYTHON_2)
 }
 
 pub(crate) fn find_speaking(fleet: &Fleet, index: usize, dialect: &'static Dialect) -> SessionHandle {
@@ -57,12 +62,12 @@ fn find_with(
     fleet: &Fleet,
     index: usize,
     id: &str,
-    asker: Asker<'_>,
+    requester: Requester<'_>,
     dialect: &'static Dialect,
 ) -> Option<SessionHandle> {
-    let principal = asker.principal();
+    let principal = requester.principal().unwrap();
     let engine = &fleet.benches[index].engine;
-    let found = engine.look_up_session(id, principal.as_deref(), None, dialect, Arc::new(NoWake), 0).unwrap();
+    let found = engine.look_up_session(id, principal.as_ref(), None, dialect, Arc::new(NoWake), 0).unwrap();
     found.take().expect("the store answers at once").expect("the store works")
 }
 
@@ -79,7 +84,7 @@ fn request<'a>(session: &'a SessionHandle, method: &'a str, body: &'a [u8]) -> R
         session_id: Some(session.id()),
         last_event_id: None,
     };
-    Request { head, asker: ALICE, body }
+    Request { head, requester: ALICE, body, ..Request::default() }
 }
 
 const HEADERS: [(&str, &str); 3] =

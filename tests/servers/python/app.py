@@ -22,6 +22,7 @@ import logging
 import socket
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,9 @@ def stated_name(request: Any) -> Any:
     return request.headers.get("x-test-name")
 
 
+TENANT: ContextVar[str] = ContextVar("tenant_of_request")
+
+
 class OwnAuth:
     """Authentication of the host's own, which believes every word."""
 
@@ -110,6 +114,10 @@ class OwnAuth:
         stated = dict(scope.get("headers", ())).get(b"x-test-user")
         if stated is not None:
             scope["user"] = json.loads(stated)
+        held = dict(scope.get("headers", ())).get(b"x-test-state")
+        if held is not None:
+            scope["state"] = {**scope.get("state", {}), **json.loads(held)}
+            TENANT.set(held.decode())
         await self.app(scope, receive, send)
 
 

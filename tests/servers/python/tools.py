@@ -181,6 +181,7 @@ def register(tool: Callable[[], Callable[[Any], Any]], context: Any, ops: Any) -
             "claims": of_request and {**(of_request.claims or {}), "subject": of_request.subject},
             "tokens": [each and each.token for each in (of_request, token)],
             "client_id": token and token.client_id,
+            "state": request.scope.get("state", {}).get("user_id"),
         }
         return json.dumps(seen)
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tailrope_checker::Why;
 use tailrope_core::engine::{Adopted, NoWake, OutgoingMessage, Sent, SessionHandle, Wake};
-use tailrope_core::exchange::{Asker, Fault, Request, Terms};
+use tailrope_core::exchange::{Fault, Request, Terms};
 use tailrope_core::protocol::{Dialect, Head, RequestId, Revision};
 
 use crate::world::{SESSION, World};
@@ -31,7 +31,7 @@ impl World {
             content_type: Some("application/json"),
             ..Head::default()
         };
-        let request = Request { head, asker: Asker::default(), body: body.as_bytes() };
+        let request = Request { head, body: body.as_bytes(), ..Request::default() };
         let admission = handle.admit(&request, &Terms::default()).expect("it opens the session");
         let answer = handle.open(&admission, true, Arc::new(NoWake), 0);
         self.welcome(handle);

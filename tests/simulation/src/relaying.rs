@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tailrope_checker::{Fact, Probe, Why};
 use tailrope_core::engine::{Connection, SessionHandle, Wake};
-use tailrope_core::exchange::{Action, Admission, Asker, Relayed, RelayedMethod, Request, Terms};
+use tailrope_core::exchange::{Action, Admission, Relayed, RelayedMethod, Request, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, RequestId};
 
 use crate::reader::Asked;
@@ -117,7 +117,7 @@ impl World {
             session_id: Some(handle.id()),
             last_event_id: None,
         };
-        let request = Request { head, asker: Asker::default(), body: relayed.body() };
+        let request = Request { head, body: relayed.body(), ..Request::default() };
         let admission = handle.admit(&request, &Terms::default())?;
         self.count("requests relayed");
         handle.relay(&admission, relayed.clone(), wake, at as u64)

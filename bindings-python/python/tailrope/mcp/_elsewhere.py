@@ -19,14 +19,14 @@ from tailrope._errors import TailropeError
 from tailrope._native import Refusal, refusal
 from tailrope.mcp import _adopting, _hosts, _sdk, _sender, _server
 from tailrope.mcp._answer import write_connection, write_refusal
-from tailrope.mcp._principal import asker
+from tailrope.mcp._principal import requester
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from tailrope._native import Connection, Session
     from tailrope._runtime import Loop, Runtime
-    from tailrope.mcp._principal import Asker
+    from tailrope.mcp._principal import Requester
 
 logger = logging.getLogger("tailrope")
 
@@ -64,7 +64,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         # First, as the look-up takes the stream over.
         if is_read and await _is_refused(manager, scope, receive, send):
             return True
-        who = asker(scope, runtime)
+        who = requester(scope, runtime)
         session = await _look_up(runtime, here, session_id, scope, who)
     except TailropeError as error:
         logger.warning("a session cannot be looked up: %s", error)
@@ -75,7 +75,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
     connection: Connection | None = None
     try:
         if is_read:
-            connection = await _open(manager, session, here, who, scope, send)
+            connection = await _open(runtime, manager, session, here, who, scope, send)
         elif session.is_elsewhere:
             connection = await _relay(runtime, manager, session, here, who, scope, receive, send)
         else:
@@ -90,7 +90,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
     return True
 
 
-async def _look_up(runtime: Runtime, here: Loop, session_id: str, scope: Scope, who: Asker) -> Session | None:
+async def _look_up(runtime: Runtime, here: Loop, session_id: str, scope: Scope, who: Requester) -> Session | None:
     """The session, if the store has it for this principal.
 
     Raises:
@@ -101,6 +101,9 @@ async def _look_up(runtime: Runtime, here: Loop, session_id: str, scope: Scope, 
     look_up = engine.look_up_session(
         session_id, server, scope["method"], scope["headers"], *who, _sdk.MAJOR, here.waiters
     )
+    if look_up is None:
+        # Nobody can tell whose request it is.
+        return None
     while True:
         is_told, session = look_up.take()
         if is_told:
@@ -121,9 +124,12 @@ async def _is_refused(manager: Any, scope: Scope, receive: Receive, send: Send) 
     return refused is not None
 
 
-async def _open(manager: Any, session: Session, here: Loop, who: Asker, scope: Scope, send: Send) -> Connection | None:
+async def _open(
+    runtime: Runtime, manager: Any, session: Session, here: Loop, who: Requester, scope: Scope, send: Send
+) -> Connection | None:
     """Opens the connection that a transport of the session would; None when the request is refused, and answered."""
-    opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response, *who)
+    server = _server.of_scope(runtime, scope)
+    opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response, server, *who)
     if not isinstance(opened, Refusal):
         opened = session.open(opened, here.waiters, False)
     return await _opened(opened, scope, send)
@@ -134,7 +140,7 @@ async def _relay(
     manager: Any,
     session: Session,
     here: Loop,
-    who: Asker,
+    who: Requester,
     scope: Scope,
     receive: Receive,
     send: Send,
@@ -152,7 +158,8 @@ async def _relay(
         except ClientDisconnect:
             # It left in the middle of its own message (F-22).
             return
-        opened: Any = session.admit(method, scope["headers"], body, manager.json_response, *who)
+        server = _server.of_scope(runtime, scope)
+        opened: Any = session.admit(method, scope["headers"], body, manager.json_response, server, *who)
         if not isinstance(opened, Refusal):
             _adopting.offer(runtime, manager, session, here, scope)
             opened = _unparsable(body) or session.relay(
@@ -161,7 +168,7 @@ async def _relay(
                 scope["headers"],
                 body,
                 runtime.relayed_headers,
-                _sender.written(scope),
+                *_sender.written(scope, runtime.relayed_state),
                 manager.json_response,
                 here.waiters,
             )

@@ -139,6 +139,10 @@ def _enter(request: Request) -> None:
     """Makes the running context that of a request: it is a copy of that of the session's first one."""
     user = request.scope.get("user")
     auth_context_var.set(user if isinstance(user, AuthenticatedUser) else None)
+    # The trace is that of this request, and not of the one that opened the session.
+    tracing, propagate = sys.modules.get("opentelemetry.context"), sys.modules.get("opentelemetry.propagate")
+    if tracing is not None and propagate is not None:
+        tracing.attach(propagate.extract(request.headers, context=tracing.Context()))
     # fastmcp has the request in a variable of its own, too.
     current = getattr(sys.modules.get("fastmcp.server.http"), "_current_http_request", None)
     if isinstance(current, contextvars.ContextVar):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from tailrope._native import server_name
+
 if TYPE_CHECKING:
     from starlette.types import Scope
 
@@ -36,7 +38,4 @@ def of_new_session(runtime: Runtime) -> str:
 
 
 def _path_of(scope: Scope) -> str:
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    # Some hosts have the one in the other, as ASGI asks for, and some have not.
-    return path if path.startswith(root) else root + path
+    return server_name(scope.get("raw_path"), scope["path"], scope.get("root_path", ""))

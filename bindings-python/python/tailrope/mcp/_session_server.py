@@ -17,7 +17,7 @@ from tailrope.mcp import _hosts, _sdk, _server
 from tailrope.mcp._answer import write_connection, write_empty, write_refusal
 from tailrope.mcp._close import Closer
 from tailrope.mcp._posted import Posts
-from tailrope.mcp._principal import asker
+from tailrope.mcp._principal import requester
 from tailrope.mcp._streams import Inbox, Outbox
 from tailrope.mcp._user_store import UserStore
 
@@ -203,13 +203,15 @@ class SessionServer:
         if self.is_terminated:
             await self._refuse(send, "session_ended")
             return None
-        who = asker(scope, self.runtime)
+        who = requester(scope, self.runtime)
         try:
             body = await request.body() if method == "POST" else b""
         except ClientDisconnect:
             # It left in the middle of its own message (F-22).
             return None
-        admission = session.admit(method, scope["headers"], body, self.json_response, *who)
+        admission = session.admit(
+            method, scope["headers"], body, self.json_response, _server.of_scope(self.runtime, scope), *who
+        )
         if isinstance(admission, Refusal):
             await write_refusal(send, admission, self._id_header)
             return None

@@ -87,6 +87,7 @@ impl SessionHandle {
         (wake, key): (Arc<dyn Wake>, u64),
     ) -> Result<Connection, Refusal> {
         let cell = &self.cell;
+        cell.shared.warn_dropped(&relayed);
         let connection = cell.open(|change| {
             let refusal = cell.dialect.wording.not_relayed(NotRelayed::NotStored);
             if !cell.is_elsewhere() {
@@ -102,7 +103,7 @@ impl SessionHandle {
             let nonce = cell.shared.nonce();
             let (gathers, origin) = (joins(&requests), Origin::of_requests(&requests));
             let conn = change.connect(Conn { gathers, ..Conn::new(nonce, origin, wake, key) }, None);
-            let relayed = relayed.from_principal(change.state.session.principal());
+            let relayed = relayed.from_principal(change.state.identity().as_deref());
             let message = Message { about: RequestId::encode_all(&requests).into(), body: relayed.encode() };
             let (message, due) = (Some(message), change.now + cell.shared.options.owner_lost_ms);
             let (stage, is_late, is_unsure) = (Stage::PostAgain, false, false);
@@ -121,7 +122,7 @@ impl SessionHandle {
 impl Change<'_> {
     /// Asks the store to take a message, and what has become of its log.
     fn post(&mut self, nonce: StreamNonce) {
-        let principal = self.state.session.principal().map(Into::into);
+        let principal = self.state.identity();
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         let events = if relay.what == What::Call { PAGE_EVENTS } else { 0 };
         let attach = Attach {
@@ -154,7 +155,7 @@ impl Change<'_> {
         let nonce = self.cell.shared.nonce();
         let attach = Attach {
             stream: Some(nonce),
-            principal: self.state.session.principal().map(Into::into),
+            principal: self.state.identity(),
             message: Some(Message { about: RequestId::encode_all(&[]).into(), body: Bytes::new() }),
             ..Attach::default()
         };
@@ -450,7 +451,7 @@ impl Change<'_> {
 
     /// Asks the store whether a session that is to end is still there.
     fn look_for_session(&mut self, nonce: StreamNonce) {
-        let principal = self.state.session.principal().map(Into::into);
+        let principal = self.state.identity();
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         relay.stage = Stage::Sought;
         let attach = Attach { principal, ..Attach::default() };

@@ -75,7 +75,7 @@ impl Change<'_> {
     ) {
         let attach = Attach {
             stream: Some(nonce),
-            principal: self.state.session.principal().map(Into::into),
+            principal: self.state.identity(),
             after,
             tag,
             // In a drain, the reader is sent away: readers elsewhere must not give way to it.

@@ -6,7 +6,7 @@ use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::places::{Reached, Standing};
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
-use crate::exchange::{Admission, Fault, Terms};
+use crate::exchange::{Admission, Fault, Principal, Terms};
 use crate::protocol::{Context, Head, Incarnation, Refusal, admission};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -100,9 +100,9 @@ impl Cell {
     }
 
     /// The principal of a session that has not ended.
-    fn principal_while_open(&self) -> Result<Option<Arc<str>>, EngineError> {
-        let session = &lock(&self.state).session;
-        if session.has_ended() { Err(EngineError::SessionEnded) } else { Ok(session.principal().map(Into::into)) }
+    fn principal_while_open(&self) -> Result<Option<Principal>, EngineError> {
+        let state = lock(&self.state);
+        if state.session.has_ended() { Err(EngineError::SessionEnded) } else { Ok(state.principal.clone()) }
     }
 
     /// Looks whether the session gives way to a newer one. If it does, nothing opens in it any more, and the caller

@@ -22,7 +22,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::engine::shared::{Timed, lock};
 use crate::engine::stats::Counters;
-use crate::exchange::Fault;
+use crate::exchange::{Fault, Principal};
 use crate::protocol::{NotRelayed, Origin, Refusal, StreamNonce};
 use crate::session::{Handshake, SynthesizedEnd};
 use crate::store::{Answer, Attach, Attached, Epoch, Operation, RunningLog, SessionRecord, StoreError};
@@ -164,7 +164,7 @@ impl SessionHandle {
         let Held { epoch, running, record: Some((record, handshake)), .. } = held else { return None };
         view.leave_place();
         let (shared, replay) = (Arc::clone(&view.shared), handshake.replay());
-        let owner = Cell::new(shared, view.names(), view.now(), principal.as_deref(), view.dialect, (wake, key));
+        let owner = Cell::new(shared, view.names(), view.now(), principal.as_ref(), view.dialect, (wake, key));
         lock(&view.shared.timed).insert(owner.number, Timed::Session(Arc::downgrade(&owner)));
         view.change(|change| change.state.beside = Some(Arc::downgrade(&owner)));
         owner.change(|change| {
@@ -241,7 +241,7 @@ impl Change<'_> {
     pub(crate) fn held(&mut self, epoch: Epoch, running: Vec<RunningLog>) {
         self.state.adoption.held = Some(Held { epoch, running, record: None, is_waiting: false });
         self.cell.shared.is_back(&self.cell.name);
-        let attach = Attach { principal: self.state.session.principal().map(Into::into), ..Attach::default() };
+        let attach = Attach { principal: self.state.identity(), ..Attach::default() };
         let ticket = self.cell.ticket(SESSION, Operation::Attach(0));
         match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {
             Answer::Now(result) => self.record_told(result),
@@ -326,7 +326,7 @@ impl Change<'_> {
         self.state.adoption = Adoption::default();
     }
 
-    fn take_held(&mut self) -> Option<(Held, Option<Box<str>>)> {
+    fn take_held(&mut self) -> Option<(Held, Option<Principal>)> {
         let held = self.state.adoption.held.as_mut().filter(|held| held.record.is_some() && !held.is_waiting)?;
         if self.cell.shared.check().is_err() {
             self.not_adopted(&self.cell.dialect.wording.closing());
@@ -344,7 +344,7 @@ impl Change<'_> {
         if let Some(standalone) = self.state.session.standalone() {
             self.send_to_owner(standalone);
         }
-        Some((held, self.state.session.principal().map(Into::into)))
+        Some((held, self.state.principal.clone()))
     }
 
     /// Lets the client of the standalone stream come back to the session object that has adopted this one: any stream

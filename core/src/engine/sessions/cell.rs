@@ -14,7 +14,7 @@ use crate::engine::sessions::inbox::Inbox;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
-use crate::exchange::{AnswerHead, Turns};
+use crate::exchange::{AnswerHead, Principal, Turns};
 use crate::maps::OwnMap;
 use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
@@ -30,6 +30,8 @@ pub(crate) const SESSION: StreamNonce = StreamNonce::NONE;
 
 pub(crate) struct State {
     pub(crate) session: Session,
+    /// Whose session it is: nobody else finds it (I7).
+    pub(crate) principal: Option<Principal>,
     /// Boxed: a map has room for several entries from its first one on, and most sessions use one.
     pub(crate) conns: OwnMap<ConnectionId, Box<Conn>>,
     pub(crate) json: HashMap<RequestId, ConnectionId>,
@@ -101,6 +103,8 @@ pub(crate) struct State {
 /// What a session is called.
 #[derive(Clone)]
 pub(crate) struct Names {
+    /// The server that it is of; empty if the host does not know.
+    pub(crate) server: Arc<str>,
     /// What its client calls it. It is a credential.
     pub(crate) id: Arc<str>,
     /// What the store and log lines call it. A session of another server with the same id has another name.
@@ -109,12 +113,13 @@ pub(crate) struct Names {
 
 impl From<SessionId<'_>> for Names {
     fn from(id: SessionId<'_>) -> Self {
-        Self { id: id.id().into(), name: session_name(id) }
+        Self { server: id.server().into(), id: id.id().into(), name: session_name(id) }
     }
 }
 
 pub(crate) struct Cell {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) server: Arc<str>,
     pub(crate) id: Arc<str>,
     /// See [`Names`].
     pub(crate) name: Arc<str>,
@@ -131,6 +136,11 @@ pub(crate) struct Cell {
 }
 
 impl State {
+    /// What stores know the session's principal as.
+    pub(crate) fn identity(&self) -> Option<Box<str>> {
+        self.principal.as_ref().map(|principal| principal.identity().into())
+    }
+
     /// Whether the session goes on here.
     pub(crate) fn is_open(&self) -> bool {
         !self.session.has_ended() && !self.is_ending && !self.is_fenced
@@ -153,19 +163,20 @@ impl fmt::Debug for Cell {
 impl Cell {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        Names { id, name }: Names,
+        Names { server, id, name }: Names,
         now: Ms,
-        principal: Option<&str>,
+        principal: Option<&Principal>,
         dialect: &'static Dialect,
         wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
-        let session = Session::new(now, principal, shared.options.pacing);
+        let session = Session::new(now, shared.options.pacing);
         let epoch = Epoch { number: 1, salt: shared.salt() };
         let number = shared.number();
         let limits = shared.options.limits;
         let turns = Turns::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
         Arc::new_cyclic(|me| Self {
             shared,
+            server,
             id,
             name,
             number,
@@ -177,6 +188,7 @@ impl Cell {
             has_place: AtomicBool::new(false),
             state: Mutex::new(State {
                 session,
+                principal: principal.cloned(),
                 conns: OwnMap::default(),
                 json: HashMap::new(),
                 json_answers: Vec::new(),
@@ -220,7 +232,7 @@ impl Cell {
     }
 
     pub(crate) fn names(&self) -> Names {
-        Names { id: Arc::clone(&self.id), name: Arc::clone(&self.name) }
+        Names { server: Arc::clone(&self.server), id: Arc::clone(&self.id), name: Arc::clone(&self.name) }
     }
 
     pub(crate) fn key(&self, nonce: StreamNonce) -> StreamKey {
@@ -262,19 +274,19 @@ impl Cell {
         self.elsewhere.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn belongs_to(&self, principal: Option<&str>) -> bool {
-        self.look_or(false, |state| state.session.belongs_to(principal))
+    pub(crate) fn belongs_to(&self, principal: Option<&Principal>) -> bool {
+        self.look_or(false, |state| state.principal.as_ref() == principal)
     }
 
     /// A request of this principal has come, which is a sign of the client. None if the principal may not use the
     /// session. Otherwise whether the session goes on, and the answer if it does not.
-    pub(crate) fn asked(&self, principal: Option<&str>) -> Option<Result<(), Refusal>> {
+    pub(crate) fn requested(&self, principal: Option<&Principal>) -> Option<Result<(), Refusal>> {
         if self.is_forked() {
             return None;
         }
         let now = self.now();
         let mut state = lock(&self.state);
-        if !state.session.belongs_to(principal) {
+        if state.principal.as_ref() != principal {
             return None;
         }
         state.session.contact(now);

@@ -56,11 +56,12 @@ impl Change<'_> {
 
     /// The facts that the store has to keep of the session. They count as given to it.
     pub(crate) fn facts(&mut self) -> SessionRecord {
+        let principal = self.state.identity();
         let session = &self.state.session;
         self.state.facts_put = Some(session.facts());
         SessionRecord {
             revision: session.revision(),
-            principal: session.principal().map(Into::into),
+            principal,
             retry_ms: session.retry_ms(),
             list_changed: *session.list_changed(),
             standalone: session.standalone(),

@@ -1,12 +1,12 @@
 //! A session, as its host sees it.
 
 use crate::Ms;
-use crate::engine::EngineError;
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
-use crate::exchange::{Action, Admission, AnswerHead, Pause, Request, Terms, Turn};
+use crate::engine::{EngineError, Options};
+use crate::exchange::{Action, Admission, AnswerHead, Fault, Pause, Principal, Request, Requester, Terms, Turn};
 use crate::protocol::{Kind, Refusal, RequestId, Revision};
 use crate::session::{Call, OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds, SessionId, session_name};
@@ -67,26 +67,46 @@ impl SessionHandle {
         *self.cell.name == *session_name(session)
     }
 
-    /// Binds the session to the principal of the request that opens it (W-008, I7).
-    pub fn claim(&self, principal: Option<&str>) {
-        self.cell.change_or((), |change| change.state.session.claim(principal));
+    /// The options of the session's engine.
+    pub fn options(&self) -> &Options {
+        &self.cell.shared.options
+    }
+
+    /// Binds the session to the user of the request that opens it (W-008, I7).
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with if nobody can tell whose request it is.
+    pub fn claim(&self, requester: &Requester<'_>) -> Result<(), Refusal> {
+        let principal = self.cell.shared.principal_of(requester);
+        let principal = principal.map_err(|_| Fault::Unidentified.refusal(self.cell.dialect))?;
+        self.cell.change_or((), |change| {
+            if change.state.principal != principal {
+                change.state.principal = principal;
+                change.state.session.principal_changed();
+            }
+        });
+        Ok(())
     }
 
     /// Whether a request of this principal may use the session (I7).
-    pub fn belongs_to(&self, principal: Option<&str>) -> bool {
+    pub fn belongs_to(&self, principal: Option<&Principal>) -> bool {
         self.cell.belongs_to(principal)
     }
 
-    /// Checks that a request of this principal may use the session. No other principal finds it (I7).
-    ///
-    /// # Errors
-    /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
-    fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
-        match self.cell.asked(principal) {
+    /// Checks that a request may use the session: another user, and another server, finds nothing (I7).
+    fn check_requester(&self, request: &Request<'_>) -> Result<(), Refusal> {
+        let cell = &self.cell;
+        let unknown = || cell.dialect.wording.session_unknown();
+        // A session that was opened before there was a request has no server.
+        if request.server.is_some_and(|server| !cell.server.is_empty() && *cell.server != *server) {
+            return Err(unknown());
+        }
+        let principal = cell.shared.principal_of(&request.requester).map_err(|_| unknown())?;
+        match cell.requested(principal.as_ref()) {
             Some(answer) => answer,
             None => {
-                self.cell.shared.warn_foreign(&self.cell.name);
-                Err(self.cell.dialect.wording.session_unknown())
+                cell.shared.warn_foreign(&cell.name, principal.as_ref());
+                Err(unknown())
             }
         }
     }
@@ -111,7 +131,7 @@ impl SessionHandle {
     /// # Errors
     /// The [`Refusal`] to answer with.
     pub fn admit(&self, request: &Request<'_>, terms: &Terms<'_>) -> Result<Admission, Refusal> {
-        self.check_principal(request.asker.principal().as_deref())?;
+        self.check_requester(request)?;
         self.cell.admit(&request.head, request.body, terms)
     }
 

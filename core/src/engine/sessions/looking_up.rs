@@ -7,8 +7,8 @@ use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::{Cell, Names, SESSION};
 use crate::engine::shared::{Shared, Timed, lock};
-use crate::engine::stats::Counters;
 use crate::engine::{Engine, EngineError};
+use crate::exchange::Principal;
 use crate::protocol::{Dialect, EventId, StreamNonce};
 use crate::store::{
     Answer, Attach, Attached, Complete, Operation, Outcome, ReadLimit, SessionId, SessionRecord, StoreError, StreamKey,
@@ -32,7 +32,7 @@ pub(crate) struct Sought {
     /// Its number among the connections, taken before the store was asked. The question has the same number.
     arrival: ConnectionId,
     names: Names,
-    principal: Option<Box<str>>,
+    principal: Option<Principal>,
     /// The stream that is looked up with it.
     stream: Option<StreamNonce>,
     dialect: &'static Dialect,
@@ -122,7 +122,7 @@ impl LookUp {
             Err(error) => return Some(Err(EngineError::Store(error))),
         };
         if attached.is_foreign {
-            look_up.shared.warn_foreign(&look_up.names.name);
+            look_up.shared.warn_foreign(&look_up.names.name, look_up.principal.as_ref());
         }
         let Some(record) = attached.session.clone() else { return Some(Ok(None)) };
         Some(look_up.show(&record, attached).map(Some))
@@ -134,7 +134,7 @@ impl Sought {
         let shared = &self.shared;
         shared.check()?;
         let now = shared.clock.now();
-        let principal = self.principal.as_deref();
+        let principal = self.principal.as_ref();
         let cell = Cell::new(Arc::clone(shared), self.names.clone(), now, principal, self.dialect, self.wake.clone());
         cell.show(record);
         let open = shared.register(&cell)?;
@@ -169,7 +169,7 @@ impl Engine {
     pub fn look_up_session<'a>(
         &self,
         id: impl Into<SessionId<'a>>,
-        principal: Option<&str>,
+        principal: Option<&Principal>,
         last_event_id: Option<&str>,
         dialect: &'static Dialect,
         wake: Arc<dyn Wake>,
@@ -189,7 +189,7 @@ impl Engine {
             shared: Arc::clone(shared),
             arrival: shared.number(),
             names: Names::from(id.into()),
-            principal: principal.map(Into::into),
+            principal: principal.cloned(),
             stream: cursor.as_ref().map(|cursor| cursor.nonce),
             dialect,
             wake: (wake, key),
@@ -202,7 +202,7 @@ impl Engine {
         let ticket = Ticket { to, nonce, operation, number: look_up.arrival };
         let attach = Attach {
             stream: look_up.stream,
-            principal: look_up.principal.clone(),
+            principal: look_up.principal.as_ref().map(|principal| principal.identity().into()),
             after: cursor.as_ref().map_or(0, |cursor| cursor.seq),
             tag: cursor.as_ref().map(|cursor| cursor.tag),
             counts: !self.is_draining(),
@@ -217,18 +217,5 @@ impl Engine {
             *lock(&look_up.told) = Told::Outcome(Box::new(result));
         }
         Ok(LookUp(look_up))
-    }
-}
-
-impl Shared {
-    /// Warns that a request asked for a session of another user. It may also be the same user, with another principal.
-    pub(crate) fn warn_foreign(&self, session: &str) {
-        Counters::add(&self.counters.requests_foreign, 1);
-        tracing::warn!(
-            target: "tailrope",
-            session,
-            "the session was opened by another user than the one who asks for it now: answered as an unknown session. If \
-             both are the same user with a new token, the option `principal` can say so"
-        );
     }
 }

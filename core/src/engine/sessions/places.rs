@@ -1,16 +1,17 @@
-//! The places for sessions, and how many of them each principal has (I11).
+//! The places for sessions, and how many of them each account has (I11).
 //!
 //! A session takes its place with the first request that it admits, because only then is it known whose session it is.
-//! If no place is left, or the principal has its share, the idlest session of the same principal gives way: nobody
-//! loses a session to somebody else. The lock of the places is taken before that of a session, never after it.
+//! An account is the strongest fact about a user: nobody gets a second share by a header that they made up. If no place is
+//! left, or the account has its share, the idlest session of the same principal gives way: nobody loses a session to
+//! somebody else. The lock of the places is taken before that of a session, never after it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 use crate::Ms;
 use crate::engine::{EngineError, Options};
+use crate::exchange::Principal;
 use crate::maps::OwnMap;
-use crate::sync::Arc;
 
 /// How many sessions are looked at for one newcomer.
 const MAX_LOOKS: usize = 64;
@@ -30,18 +31,23 @@ pub(crate) enum Standing {
 }
 
 struct Place {
-    principal: Option<Arc<str>>,
+    principal: Option<Principal>,
     /// When the session was last known not to be idle. It may have had contact since.
     known: Ms,
+}
+
+/// The account that a session counts for; empty for those of nobody.
+fn account(principal: &Option<Principal>) -> &str {
+    principal.as_ref().map_or("", Principal::account)
 }
 
 /// The places that are taken.
 #[derive(Default)]
 pub(crate) struct Places {
     by_number: OwnMap<u64, Place>,
-    /// The sessions of each principal, by the last contact that is known. A session that had contact since then is put back
+    /// The sessions of each account, by the last contact that is known. A session that had contact since then is put back
     /// in its right place when the idlest one is looked for.
-    by_principal: HashMap<Option<Arc<str>>, BTreeSet<(Ms, u64)>>,
+    by_account: HashMap<Box<str>, BTreeSet<(Ms, u64)>>,
     /// The bounds that an operator was warned of.
     warned: Vec<&'static str>,
 }
@@ -56,7 +62,7 @@ impl Places {
     pub(crate) fn take(
         &mut self,
         newcomer: u64,
-        principal: Option<Arc<str>>,
+        principal: Option<Principal>,
         now: Ms,
         options: &Options,
         look: impl Fn(u64, Ms) -> Standing,
@@ -68,14 +74,14 @@ impl Places {
                 Some(number) => left = number.map(|number| (number, reached)),
             }
         }
-        self.by_principal.entry(principal.clone()).or_default().insert((now, newcomer));
+        self.by_account.entry(account(&principal).into()).or_default().insert((now, newcomer));
         self.by_number.insert(newcomer, Place { principal, known: now });
         Ok(left)
     }
 
-    fn reached(&self, principal: &Option<Arc<str>>, options: &Options) -> Option<Reached> {
+    fn reached(&self, principal: &Option<Principal>, options: &Options) -> Option<Reached> {
         let (max, max_of_principal) = (options.max_sessions, options.max_sessions_per_principal);
-        let share = self.by_principal.get(principal).map_or(0, BTreeSet::len);
+        let share = self.by_account.get(account(principal)).map_or(0, BTreeSet::len);
         if principal.is_some() && share >= max_of_principal {
             Some((OF_PRINCIPAL, max_of_principal))
         } else {
@@ -87,15 +93,18 @@ impl Places {
     /// ended. None when all that were looked at are in use.
     fn make_room(
         &mut self,
-        principal: &Option<Arc<str>>,
+        principal: &Option<Principal>,
         now: Ms,
         look: impl Fn(u64, Ms) -> Standing,
     ) -> Option<Option<u64>> {
         let mut last = Bound::Unbounded;
         for _ in 0..MAX_LOOKS {
-            let share = self.by_principal.get(principal)?;
+            let share = self.by_account.get(account(principal))?;
             let (known, number) = *share.range((last, Bound::Unbounded)).next()?;
             last = Bound::Excluded((known, number));
+            if self.by_number.get(&number).is_some_and(|place| place.principal != *principal) {
+                continue;
+            }
             match look(number, known) {
                 Standing::HadContact(at) => self.put_back(number, at),
                 Standing::IsInUse => self.put_back(number, now),
@@ -110,7 +119,7 @@ impl Places {
 
     fn put_back(&mut self, number: u64, known: Ms) {
         if let Some(place) = self.by_number.get_mut(&number)
-            && let Some(share) = self.by_principal.get_mut(&place.principal)
+            && let Some(share) = self.by_account.get_mut(account(&place.principal))
         {
             share.remove(&(place.known, number));
             share.insert((known, number));
@@ -120,11 +129,12 @@ impl Places {
 
     /// Frees the place of a session, if it had one.
     pub(crate) fn leave(&mut self, number: u64) {
-        let Some(Place { principal, known, .. }) = self.by_number.remove(&number) else { return };
-        if let Some(share) = self.by_principal.get_mut(&principal) {
+        let Some(Place { principal, known }) = self.by_number.remove(&number) else { return };
+        let account = account(&principal);
+        if let Some(share) = self.by_account.get_mut(account) {
             share.remove(&(known, number));
             if share.is_empty() {
-                self.by_principal.remove(&principal);
+                self.by_account.remove(account);
             }
         }
     }
