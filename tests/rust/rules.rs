@@ -15,7 +15,7 @@ mod engine {
     mod answers;
     mod failovers;
     mod host_store;
-    mod lines;
+    pub(crate) mod lines;
     mod lost_logs;
     mod many_adoptions;
     mod notes;

@@ -24,6 +24,7 @@ mod records;
 #[cfg(feature = "redis")]
 mod redis;
 mod sealed;
+mod sealed_record;
 mod session_name;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -346,6 +347,11 @@ pub trait EventStore: Send + Sync {
     /// that it owns may be another's by now. Never where there are no others. The call does not wait for the store.
     fn is_cut_off(&self) -> bool {
         false
+    }
+
+    /// Tells the store from others of the same server. What a process encrypts for one of them is not read in another.
+    fn namespace(&self) -> &str {
+        ""
     }
 
     /// The key for the running hash of each log. A store that encrypts what it keeps has one.
