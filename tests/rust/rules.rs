@@ -39,6 +39,8 @@ mod engine {
     #[cfg(feature = "sqlite")]
     mod elsewhere;
     #[cfg(feature = "sqlite")]
+    mod forged;
+    #[cfg(feature = "sqlite")]
     mod heirs;
     #[cfg(all(feature = "sqlite", feature = "testing"))]
     mod hook_log;
@@ -80,6 +82,7 @@ mod stores {
     #[cfg(feature = "sqlite")]
     mod sqlite {
         mod file;
+        mod forged;
         mod inbox;
         mod owners;
         mod store;
