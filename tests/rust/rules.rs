@@ -22,6 +22,7 @@ mod engine {
     mod paces;
     mod places;
     mod properties;
+    mod races;
     mod records;
     mod refusals;
     mod relay;
