@@ -15,13 +15,14 @@ mod engine {
     mod answers;
     mod failovers;
     mod host_store;
-    mod lines;
+    pub(crate) mod lines;
     mod lost_logs;
     mod many_adoptions;
     mod notes;
     mod paces;
     mod places;
     mod properties;
+    mod races;
     mod records;
     mod refusals;
     mod relay;
@@ -38,6 +39,8 @@ mod engine {
 
     #[cfg(feature = "sqlite")]
     mod elsewhere;
+    #[cfg(feature = "sqlite")]
+    mod forged;
     #[cfg(feature = "sqlite")]
     mod heirs;
     #[cfg(all(feature = "sqlite", feature = "testing"))]
@@ -81,6 +84,7 @@ mod stores {
     #[cfg(feature = "sqlite")]
     mod sqlite {
         mod file;
+        mod forged;
         mod inbox;
         mod owners;
         mod store;

@@ -9,6 +9,7 @@ mod stores {
         mod bell;
         mod database;
         mod faults;
+        mod forged;
         mod hints;
         mod inbox;
         mod owners;
@@ -19,6 +20,7 @@ mod stores {
 
     mod redis {
         mod faults;
+        mod forged;
         mod inbox;
         mod layout;
         mod owners;

@@ -472,6 +472,18 @@ pub struct ListChanged {
     pub resources: bool,
 }
 
+impl ListChanged {
+    /// As stores keep them.
+    pub fn bits(self) -> u8 {
+        u8::from(self.tools) | u8::from(self.prompts) << 1 | u8::from(self.resources) << 2
+    }
+
+    /// Those of these [`bits`](Self::bits). Others say nothing.
+    pub fn from_bits(bits: u8) -> Self {
+        Self { tools: bits & 1 != 0, prompts: bits & 2 != 0, resources: bits & 4 != 0 }
+    }
+}
+
 /// Reads the server's own response to `initialize`; `None` when it is no such response.
 pub fn read_initialize_result(payload: &[u8]) -> Option<InitializeResult> {
     #[derive(Deserialize)]

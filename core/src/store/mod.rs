@@ -24,6 +24,7 @@ mod records;
 #[cfg(feature = "redis")]
 mod redis;
 mod sealed;
+mod sealed_record;
 mod session_name;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -227,7 +228,8 @@ pub struct ReadLimit {
 /// 6. A log ends with a terminal, or with an end that is not in it. The first end wins (I13). A finished log takes no
 ///    further events. It stays readable for the retention time that its [pace](Paced::retention_ms) named when it
 ///    ended, or else for that of the store.
-/// 7. A failed operation changes nothing and harms no other (I9).
+/// 7. A failed operation changes nothing and harms no other (I9). Nor does what somebody else has written into the store: a
+///    record that cannot be read fails by itself, and a take drops a message that has no log.
 /// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11). Only a [`hold`](Self::hold)
 ///    creates it again. If the session has had several owners, no hold does so for
 ///    [`max_age_ms`](Limits::max_age_ms): an earlier owner may have stood still, and must not bring it back.
@@ -346,6 +348,11 @@ pub trait EventStore: Send + Sync {
     /// that it owns may be another's by now. Never where there are no others. The call does not wait for the store.
     fn is_cut_off(&self) -> bool {
         false
+    }
+
+    /// Tells the store from others of the same server. What a process encrypts for one of them is not read in another.
+    fn namespace(&self) -> &str {
+        ""
     }
 
     /// The key for the running hash of each log. A store that encrypts what it keeps has one.

@@ -73,7 +73,7 @@ fn lines_sent() -> usize {
 }
 
 /// How many lines there are of what is done. `call` is called for each.
-fn lines_of(call: impl Fn(&Event<'_>) + Send + Sync + 'static, done: impl FnOnce()) -> usize {
+pub(crate) fn lines_of(call: impl Fn(&Event<'_>) + Send + Sync + 'static, done: impl FnOnce()) -> usize {
     let dispatch = tracing::Dispatch::new(Forwarding { call: Box::new(call), sent: Mutex::default() });
     tracing::dispatcher::with_default(&dispatch, done);
     *dispatch.downcast_ref::<Forwarding>().unwrap().sent.lock().unwrap()
@@ -82,12 +82,13 @@ fn lines_of(call: impl Fn(&Event<'_>) + Send + Sync + 'static, done: impl FnOnce
 /// How many lines there are of a session whose store was given other keys meanwhile. A subscriber calls it for each.
 fn lines_of_what_cannot_be_read() -> usize {
     let fleet = Fleet::new(3);
-    let process = |index: usize, key: char| {
-        let key = EncryptionKey::from_hex(&key.to_string().repeat(64)).unwrap();
-        let store = SealedStore::new(Arc::clone(&fleet.nodes[index]) as _, &[key]).unwrap();
+    let process = |index: usize, keys: &[char]| {
+        let keys = keys.iter().map(|key| EncryptionKey::from_hex(&key.to_string().repeat(64)).unwrap());
+        let keys: Vec<EncryptionKey> = keys.collect();
+        let store = SealedStore::new(Arc::clone(&fleet.nodes[index]) as _, &keys).unwrap();
         Bench::new(Options { store: Some(Arc::new(store)), owner_lost_ms: 1_000, ..Options::default() })
     };
-    let (here, there) = (process(0, 'a'), process(1, 'b'));
+    let (here, there) = (process(0, &['a']), process(1, &['b', 'a']));
     let session = here.session("s", NEW);
     session.accept_posted();
     session.received(&admitted(&initialized().to_string()));
@@ -101,7 +102,7 @@ fn lines_of_what_cannot_be_read() -> usize {
     let called = [view.clone(), session.clone()];
     let look = move |_: &Event<'_>| assert!(called.iter().all(|session| !session.has_ended()));
     lines_of(look, || {
-        // The session's note and the name of a log.
+        // A log.
         let reader = resume(&view, &cursor);
         read_now(&reader);
         // A message.
@@ -120,7 +121,7 @@ fn lines_of_what_cannot_be_read() -> usize {
 }
 
 /// The first number of lines that is not too small, in a thread of its own.
-fn tried(lines: fn() -> usize, at_least: usize) -> Option<usize> {
+pub(crate) fn tried(lines: fn() -> usize, at_least: usize) -> Option<usize> {
     let (done, is_done) = channel();
     std::thread::spawn(move || {
         // A place in the code that another test comes to for the first time just now may count as one that no

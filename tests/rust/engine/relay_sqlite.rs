@@ -12,7 +12,7 @@ use crate::kit::processes::{PATIENCE, ended, events, find, process, read_until, 
 use crate::kit::relaying::{initialized, open_in, relay, relay_delete, serve, tool_call};
 
 /// The owner's host at work, until it has dispatched something.
-fn dispatched(owner: &Bench, session: &SessionHandle, others: &[&Bench]) -> Vec<String> {
+pub(super) fn dispatched(owner: &Bench, session: &SessionHandle, others: &[&Bench]) -> Vec<String> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let done = serve(session);
@@ -27,7 +27,7 @@ fn dispatched(owner: &Bench, session: &SessionHandle, others: &[&Bench]) -> Vec<
 }
 
 /// Alice's session, once the store knows it.
-fn known(bench: &Bench) -> SessionHandle {
+pub(super) fn known(bench: &Bench) -> SessionHandle {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(session) = find(bench, "s", Some("alice")).unwrap() {

@@ -11,6 +11,7 @@ pub(crate) mod events;
 pub(crate) mod eventually;
 pub(crate) mod fleet;
 pub(crate) mod folder;
+pub(crate) mod forging;
 pub(crate) mod late_looks;
 pub(crate) mod processes;
 pub(crate) mod relaying;

@@ -118,7 +118,7 @@ pub(crate) fn relay_json(session: &SessionHandle, body: &Value) -> Connection {
     session.relay_json(&admission, relayed.clone(), Arc::new(NoWake), 0).expect("the session is elsewhere")
 }
 
-fn relay_by(session: &SessionHandle, method: RelayedMethod, body: &Value) -> Result<Connection, Refusal> {
+pub(crate) fn relay_by(session: &SessionHandle, method: RelayedMethod, body: &Value) -> Result<Connection, Refusal> {
     let relayed = relayed(method, body);
     let admission = session.admit(&request(session, method.as_str(), relayed.body()), &Terms::default())?;
     session.relay(&admission, relayed.clone(), Arc::new(NoWake), 0)

@@ -3,14 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::engine::lines::{lines_of, tried};
 use crate::kit::common::SlowStore;
 use crate::kit::folder::Folder;
-use bytes::Bytes;
 use tailrope_core::Ms;
+use tailrope_core::protocol::{ListChanged, Revision, StreamNonce};
 use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_shared, progress};
 use tailrope_core::store::{
-    Answer, Attach, Complete, EncryptionKey, Epoch, EventStore, Hold, Limits, MemoryStore, Message, Operation, Outcome,
-    ReadLimit, SealedStore, SessionId, SessionRecord, StoreError, StoreOptions, Ticket, open, session_name,
+    Answer, Append, Attach, Attached, Complete, EncryptionKey, Epoch, EventKind, EventStore, Hold, Limits, LogPage,
+    MemoryStore, Message, Operation, Outcome, ReadLimit, RunningLog, SealedStore, Seq, SessionId, SessionRecord,
+    StoreError, StoreOptions, StoredEvent, StreamKey, Ticket, Usage, open, session_name,
 };
 
 fn key(digit: char) -> EncryptionKey {
@@ -163,24 +165,123 @@ fn what_cannot_be_read_of_one_log_keeps_nobody_from_taking_its_session_over() {
 }
 
 #[test]
-fn a_note_is_bound_to_its_session_and_one_that_cannot_be_read_is_none() {
+fn o19_a_record_is_bound_to_its_session_and_without_one_there_is_no_session() {
     let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
-    let with = |digit| SealedStore::new(Arc::clone(&memory), &[key(digit)]).expect("there is a key");
-    let (sealed, stranger) = (with('1'), with('2'));
-    let note =
-        |store: &dyn EventStore, session| Caller::new(store, Ms(0)).session(session, None).expect("it is known").note;
-    let record = |note: Bytes| SessionRecord { note, ..SessionRecord::default() };
+    let with = |keys: &[EncryptionKey]| SealedStore::new(Arc::clone(&memory), keys).expect("there is a key");
+    let (sealed, stranger) = (with(&[key('1')]), with(&[key('2')]));
+    let record = |store: &dyn EventStore, session| Caller::new(store, Ms(0)).session(session, None);
+    let known = SessionRecord {
+        revision: Some(Revision::V2025_11_25),
+        retry_ms: 9,
+        list_changed: ListChanged { tools: true, ..ListChanged::default() },
+        standalone: Some(StreamNonce([1; 12])),
+        note: "a note".into(),
+        principal: None,
+    };
     let (caller, within) = (Caller::new(&sealed, Ms(0)), Caller::new(&*memory, Ms(0)));
-    caller.hold("s", record("a note".into()));
-    caller.hold("t", record(Bytes::new()));
-    assert_eq!(
-        (&*note(&sealed, "s"), &*note(&sealed, "t"), &*note(&*memory, "t")),
-        (&b"a note"[..], &b""[..], &b""[..])
+    caller.hold("s", known.clone());
+    caller.hold("t", SessionRecord::default());
+    assert_eq!((record(&sealed, "s"), record(&sealed, "t")), (Some(known.clone()), Some(SessionRecord::default())));
+    let kept = record(&*memory, "s").expect("it is there");
+    let only_note = SessionRecord { note: kept.note.clone(), ..SessionRecord::default() };
+    assert_eq!(kept, only_note, "nothing else says anything");
+    assert!(!kept.note.windows(6).any(|part| part == b"a note"));
+    assert_eq!(record(&stranger, "s"), None, "the keys are others");
+    // With the old key behind the new one it is read, and is written with the new one.
+    let both = with(&[key('2'), key('1')]);
+    assert_eq!(record(&both, "s"), Some(known.clone()));
+    Caller::new(&both, Ms(0)).hold("s", known.clone());
+    assert_eq!((record(&stranger, "s"), record(&sealed, "s")), (Some(known.clone()), None));
+    caller.hold("s", known);
+    for forged in [kept, SessionRecord::default()] {
+        within.hold("t", forged);
+        assert_eq!(record(&sealed, "t"), None, "O19");
+    }
+}
+
+/// How many lines there are of look-ups of two sessions whose records are not theirs.
+fn lines_of_forged_records() -> usize {
+    let slow = SlowStore::new(Limits::default());
+    let store = SealedStore::new(Arc::clone(&slow) as _, &[key('1')]).expect("there is a key");
+    let requester = Arc::new(Asker::default());
+    let to: Arc<dyn Complete> = Arc::clone(&requester) as _;
+    for session in ["s", "t"] {
+        Caller::new(&*slow, Ms(0)).hold(session, SessionRecord::default());
+    }
+    Caller::new(&store, Ms(0)).hold("u", SessionRecord::default());
+    slow.set(true, false);
+    let lines = lines_of(
+        |_| {},
+        || {
+            for (number, session) in (0..).zip(["s", "t", "u", "s", "t", "u", "v"]) {
+                let nonce = StreamNonce([0; 12]);
+                let ticket = Ticket { to: Arc::downgrade(&to), nonce, operation: Operation::Attach(0), number };
+                assert!(matches!(store.attach(session, &Attach::default(), &ticket), Answer::Later));
+            }
+            slow.answer_all();
+        },
     );
-    let kept = note(&*memory, "s");
-    assert!(!kept.windows(6).any(|part| part == b"a note"));
-    within.hold("t", record(kept.clone()));
-    assert_eq!((&*note(&sealed, "t"), &*note(&stranger, "s")), (&b""[..], &b""[..]), "I9: the session is told");
+    let found = |outcome: &Outcome| matches!(outcome, Outcome::Attached(Ok(attached)) if attached.session.is_some());
+    let told = requester.0.lock().unwrap();
+    assert_eq!((told.len(), told.iter().filter(|outcome| found(outcome)).count()), (7, 2));
+    lines
+}
+
+#[test]
+fn a_record_that_is_not_its_sessions_is_told_of_once() {
+    assert_eq!(tried(lines_of_forged_records, 2), Some(2));
+}
+
+/// A store of a namespace.
+struct Place {
+    inner: Arc<dyn EventStore>,
+    namespace: &'static str,
+}
+
+impl EventStore for Place {
+    passes_on!(hold append attach read take withdraw release settle drop_stream drop_session sweep usage);
+
+    fn namespace(&self) -> &str {
+        self.namespace
+    }
+}
+
+#[test]
+fn o19_what_is_encrypted_is_of_one_namespace() {
+    let inner: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+    let [here, again, there] = ["a", "a", "b"].map(|namespace| {
+        let place = Arc::new(Place { inner: Arc::clone(&inner), namespace });
+        SealedStore::new(place, &[key('1')]).expect("there is a key")
+    });
+    let caller = Caller::new(&here, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[progress("a")]);
+    let limit = ReadLimit { up_to: 9, events: 9, bytes: 1 << 20 };
+    let read = |store: &dyn EventStore| {
+        let caller = Caller::new(store, Ms(0));
+        (caller.session("s", None).is_some(), caller.read(&log, 0, limit).is_ok())
+    };
+    assert_eq!((read(&again), read(&there)), ((true, true), (false, false)));
+}
+
+#[test]
+fn an_event_is_of_its_kind() {
+    let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+    let sealed = SealedStore::new(Arc::clone(&memory), &[key('1')]).expect("there is a key");
+    let mut log = Caller::new(&sealed, Ms(0)).open("s", 1);
+    Caller::new(&sealed, Ms(0)).push(&mut log, &[progress("a")]);
+    let limit = ReadLimit { up_to: 9, events: 9, bytes: 1 << 20 };
+    let kept = Caller::new(&*memory, Ms(0)).read(&log, 0, limit).expect("it is there").page.events;
+    for (kind, is_read) in [(EventKind::Progress, true), (EventKind::Terminal, false)] {
+        let memory: Arc<dyn EventStore> = Arc::new(MemoryStore::new(Limits::default()));
+        let caller = Caller::new(&*memory, Ms(0));
+        caller.open("s", 1);
+        let forged = Append { events: vec![StoredEvent { kind, ..kept[0].clone() }], ..log.append(1, &log.events) };
+        caller.write(&log, &forged).expect("it is taken");
+        let sealed = SealedStore::new(memory, &[key('1')]).expect("there is a key");
+        let read = Caller::new(&sealed, Ms(0)).read(&log, 0, limit);
+        assert_eq!(read.is_ok(), is_read, "{kind:?}");
+    }
 }
 
 #[test]

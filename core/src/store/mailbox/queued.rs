@@ -44,6 +44,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// See [`EventStore::namespace`].
+    fn namespace(&self) -> &str {
+        ""
+    }
+
     /// Whether the threads of a store that goes away can be waited for now.
     fn may_wait(&self) -> bool {
         true
@@ -77,6 +82,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn is_cut_off(&self) -> bool {
         (**self).is_cut_off()
+    }
+
+    fn namespace(&self) -> &str {
+        (**self).namespace()
     }
 
     fn may_wait(&self) -> bool {
@@ -194,6 +203,10 @@ impl<B: Backend> EventStore for Queued<B> {
 
     fn is_cut_off(&self) -> bool {
         self.backend.is_cut_off()
+    }
+
+    fn namespace(&self) -> &str {
+        self.backend.namespace()
     }
 }
 

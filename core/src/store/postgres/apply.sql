@@ -26,6 +26,7 @@ DECLARE
     st {ns}.stream;
     t record;
     done {ns}.found;
+    lost {ns}.found;
     name_now bytea;
     touched bigint[];
     -- Of the session.
@@ -255,6 +256,16 @@ BEGIN
 
         ELSE -- take, and forget those up to a
             d_bytes := d_bytes - {ns}.forget_taken(se.id, r.a);
+            -- Nobody waits for a message without a log, and it would stay before the others. It is told without a name.
+            FOR t IN
+                DELETE FROM {ns}.message AS m WHERE m.session = se.id AND NOT EXISTS (
+                    SELECT FROM {ns}.stream AS x WHERE x.id = m.stream AND x.session = se.id AND octet_length(x.nonce) = 12)
+                RETURNING m.bytes
+            LOOP
+                d_bytes := d_bytes - t.bytes;
+                lost.write := r.write;
+                RETURN NEXT lost;
+            END LOOP;
             RETURN QUERY SELECT * FROM {ns}.take(r.write::integer, se.id, bounds[9]);
         END IF;
         done.kinds := done.kinds || verdict;

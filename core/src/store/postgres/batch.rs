@@ -181,9 +181,8 @@ fn row(ask: &Ask) -> Row<'_> {
             let (a, b, count) = (seen.number.cast_signed(), seen.salt.cast_signed(), usize::from(hold.seen.is_some()));
             let held = Row { a, b, count, ..of(6, hold.epoch, None) };
             let Some(record) = &hold.record else { return held };
-            let lists = record.list_changed;
             Row {
-                c: i64::from(lists.tools) | i64::from(lists.prompts) << 1 | i64::from(lists.resources) << 2,
+                c: i64::from(record.list_changed.bits()),
                 retry: Some(i64::from(record.retry_ms)),
                 nonce: record.standalone.as_ref(),
                 body: record.principal.as_ref().map(|principal| principal.as_bytes()),

@@ -10,6 +10,7 @@ use super::link::SharedLink;
 use super::reader::{attached, mail, running};
 use super::usage::Tally;
 use super::{Context, lock};
+use crate::store::inbox::log_lost;
 use crate::store::mailbox::{Ask, Op, Take};
 use crate::store::{MAX_INBOX_BYTES, MAX_INBOX_MESSAGES, Outcome, StoreError};
 
@@ -91,8 +92,14 @@ fn conclude(
     let told = writes.into_iter().zip(hearers);
     context.wake.wrote(told.filter_map(|(write, hearer)| Some((hearer, &batch[place(write)?], write < 0))));
     let outcome = |op: &Op, verdict, found: Result<Vec<Row>, _>| match &op.ask {
-        Ask::Hold(_) => Outcome::Held(found.map(|rows| rows.iter().map(running).collect())),
-        Ask::Take { .. } => Outcome::Taken(found.map(|rows| rows.iter().map(mail).collect())),
+        Ask::Hold(_) => Outcome::Held(found.map(|rows| rows.iter().filter_map(running).collect())),
+        Ask::Take { .. } => Outcome::Taken(found.map(|rows| {
+            let mail: Vec<_> = rows.iter().filter_map(mail).collect();
+            if mail.len() < rows.len() {
+                log_lost(&op.session, rows.len() - mail.len());
+            }
+            mail
+        })),
         Ask::Withdraw { .. } => Outcome::Withdrawn(found.map(|_| verdict != HAS_BEGUN)),
         Ask::Attach(attach) => Outcome::Attached(found.map(|rows| {
             let found = attached(context, rows.first());

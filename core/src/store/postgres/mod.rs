@@ -188,6 +188,10 @@ impl Backend for Postgres {
         self.0.pulse.is_cut_off()
     }
 
+    fn namespace(&self) -> &str {
+        &self.0.namespace
+    }
+
     fn close(&self) {
         self.0.house.notify_one();
         self.0.wake.close();

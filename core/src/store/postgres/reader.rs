@@ -97,7 +97,7 @@ pub(super) fn attached(context: &Context, row: Option<&Row>) -> Attached {
         revision: row.get::<_, Option<&str>>("revision").and_then(Revision::parse),
         principal: row.get::<_, Option<&[u8]>>("principal").map(text),
         retry_ms: row.get::<_, i64>("retry_ms").try_into().unwrap_or(u32::MAX),
-        list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
+        list_changed: ListChanged::from_bits(lists as u8),
         standalone: nonce(row, "standalone"),
         note: bytes(row, "note").unwrap_or_default(),
     };
@@ -106,15 +106,15 @@ pub(super) fn attached(context: &Context, row: Option<&Row>) -> Attached {
         page: LogPage {
             page: Page {
                 events: events(row),
-                head: head.cast_unsigned(),
-                low: unsigned(row, "low"),
+                head: head.max(0).cast_unsigned(),
+                low: count(row, "low"),
                 tag_at: row.get::<_, Option<i32>>("tag_at").map(i32::cast_unsigned),
             },
             chain: unsigned(row, "chain"),
             is_finished: row.get("is_finished"),
             tail: bytes(row, "tail"),
             paced: row.get::<_, Option<&[u8]>>("paced").and_then(Paced::from_bytes).unwrap_or_default(),
-            readers: unsigned(row, "readers"),
+            readers: count(row, "readers"),
             owner: row.get::<_, Option<i64>>("owner").map(|owner| Owner {
                 epoch: Epoch { number: unsigned(row, "epoch"), salt: unsigned(row, "salt") },
                 unseen_ms: context.unseen_ms(owner, row.get("beat")),
@@ -130,7 +130,7 @@ fn events(row: &Row) -> Vec<StoredEvent> {
         (row.get("kinds"), row.get("tags"), row.get("frames"));
     let events = seqs.into_iter().zip(kinds).zip(tags).zip(frames);
     let event = |(((seq, kind), tag), frame): (((i64, _), i32), &[u8])| StoredEvent {
-        seq: seq.cast_unsigned(),
+        seq: seq.max(0).cast_unsigned(),
         kind: self::kind(kind),
         tag: tag.cast_unsigned(),
         frame: frame.into(),
@@ -138,24 +138,22 @@ fn events(row: &Row) -> Vec<StoredEvent> {
     events.map(event).collect()
 }
 
-/// A log without an end.
-pub(super) fn running(row: &Row) -> RunningLog {
-    RunningLog {
-        nonce: nonce(row, "nonce").unwrap_or(StreamNonce::NONE),
-        head: unsigned(row, "head"),
-        chain: unsigned(row, "chain"),
-        about: bytes(row, "about").unwrap_or_default(),
-    }
+/// A log without an end. None of one whose name is none.
+pub(super) fn running(row: &Row) -> Option<RunningLog> {
+    let (nonce, about) = (nonce(row, "nonce")?, bytes(row, "about").unwrap_or_default());
+    Some(RunningLog { nonce, head: count(row, "head"), chain: unsigned(row, "chain"), about })
 }
 
-/// A message that was taken.
-pub(super) fn mail(row: &Row) -> Mail {
+/// A message that was taken. None of one that has no log.
+pub(super) fn mail(row: &Row) -> Option<Mail> {
     let part = |column| bytes(row, column).unwrap_or_default();
-    Mail {
-        number: unsigned(row, "number"),
-        nonce: nonce(row, "nonce").unwrap_or(StreamNonce::NONE),
-        message: Message { about: part("about"), body: part("body") },
-    }
+    let (nonce, message) = (nonce(row, "nonce")?, Message { about: part("about"), body: part("body") });
+    Some(Mail { number: count(row, "number"), nonce, message })
+}
+
+/// A count or a position. Somebody else may have written any number.
+fn count(row: &Row, column: &str) -> u64 {
+    row.get::<_, i64>(column).max(0).cast_unsigned()
 }
 
 fn unsigned(row: &Row, column: &str) -> u64 {

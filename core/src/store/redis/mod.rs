@@ -54,6 +54,7 @@ pub struct Redis {
     held: Arc<Held>,
     hints: Arc<Hints>,
     pulse: Arc<Pulse>,
+    namespace: Arc<str>,
 }
 
 impl Backend for Redis {
@@ -71,5 +72,9 @@ impl Backend for Redis {
 
     fn is_cut_off(&self) -> bool {
         self.pulse.is_cut_off()
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
     }
 }

@@ -43,7 +43,8 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
     let timeout = nodes.address.timeout;
     let mailbox = Arc::new(Mailbox::new(timeout, CLOSING.min(timeout)));
     let pulse = Arc::new(Pulse::new(options.owner_lost_ms));
-    let shared = Redis { held: Arc::new(Held::new(options)), hints: Arc::default(), pulse };
+    let namespace = nodes.address.namespace.as_str().into();
+    let shared = Redis { held: Arc::new(Held::new(options)), hints: Arc::default(), pulse, namespace };
     let (mail, backend) = (Arc::clone(&mailbox), shared.clone());
     let max_event_bytes = options.limits.max_event_bytes;
     let (tell, told) = channel();
@@ -71,7 +72,7 @@ async fn start(
     nodes: Arc<Nodes>,
     me: Arc<str>,
     mailbox: Arc<Mailbox>,
-    Redis { held, hints, pulse }: Redis,
+    Redis { held, hints, pulse, .. }: Redis,
     options: &StoreOptions,
     tell: &Sender<Result<(), String>>,
 ) {

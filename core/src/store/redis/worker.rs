@@ -15,6 +15,7 @@ use super::nodes::{Nodes, lasting, slot_of};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
 use super::tags::Tags;
+use crate::store::inbox::log_lost;
 use crate::store::liveness::{NO_SIGN, Pulse, beat_ms, next_beat};
 use crate::store::mailbox::{Ask, Fault, Kind, Mailbox, Op, Take};
 use crate::store::{Attached, Outcome, StoreError};
@@ -148,7 +149,11 @@ impl Core {
                 Outcome::Page(result.and_then(|mut words| words.page(&self.unseen()).ok_or_else(garbled)))
             }
             (Ask::Take { .. }, result) => {
-                let mail = result.and_then(|mut words| words.mail().ok_or_else(garbled)).map(|mail| {
+                let told = result.and_then(|mut words| words.mail().zip(words.number()).ok_or_else(garbled));
+                let mail = told.map(|(mail, lost)| {
+                    if lost > 0 {
+                        log_lost(session, lost as usize);
+                    }
                     mail.iter().for_each(|(mail, written)| self.held.wrote(session, mail.nonce, *written));
                     mail.into_iter().map(|(mail, _)| mail).collect()
                 });

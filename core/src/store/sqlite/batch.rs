@@ -65,13 +65,13 @@ impl Row {
         Ok(Self {
             id: row.get(0)?,
             session: row.get(1)?,
-            head: row.get(2)?,
-            low: row.get(3)?,
-            low_tag: row.get(4)?,
-            low_at: row.get(5)?,
+            head: reader::amount(row, 2)?,
+            low: reader::amount(row, 3)?,
+            low_tag: reader::low_bits(row, 4)?,
+            low_at: reader::amount(row, 5)?,
             chain: row.get(6)?,
-            events: row.get(7)?,
-            bytes: row.get(8)?,
+            events: reader::amount(row, 7)?,
+            bytes: reader::amount(row, 8)?,
             kept_until: row.get(9)?,
             changed: false,
             grown: false,
@@ -157,14 +157,11 @@ impl<'a> Batch<'a> {
              AND NOT EXISTS (SELECT 1 FROM message WHERE number = stream.message AND taken = 0)",
         )?;
         let running = select.query_map(params![id], |row| {
-            Ok(RunningLog {
-                nonce: StreamNonce(row.get(0)?),
-                head: row.get::<_, i64>(1)?.cast_unsigned(),
-                chain: row.get::<_, i64>(2)?.cast_unsigned(),
-                about: row.get::<_, Vec<u8>>(3)?.into(),
-            })
+            let Some(nonce) = reader::nonce(row, 0)? else { return Ok(None) };
+            let (head, chain) = (reader::count(row, 1)?, row.get::<_, i64>(2)?.cast_unsigned());
+            Ok(Some(RunningLog { nonce, head, chain, about: row.get::<_, Vec<u8>>(3)?.into() }))
         })?;
-        running.collect::<Result<_>>().map(Ok)
+        running.filter_map(Result::transpose).collect::<Result<_>>().map(Ok)
     }
 
     /// From now on the session is there, and this store object's.
@@ -366,16 +363,16 @@ impl<'a> Batch<'a> {
     }
 
     fn put_record(&self, session: i64, record: &SessionRecord) -> Result<()> {
-        let lists = record.list_changed;
-        let lists = u8::from(lists.tools) | u8::from(lists.prompts) << 1 | u8::from(lists.resources) << 2;
         let mut update = self.db.prepare_cached(
             "UPDATE session SET revision = ?2, principal = ?3, retry_ms = ?4, list_changed = ?5, standalone = ?6,
              note = ?7 WHERE id = ?1",
         )?;
         let revision = record.revision.map(|revision| revision.as_str());
-        let SessionRecord { principal, retry_ms, standalone, note, .. } = record;
+        let SessionRecord { principal, retry_ms, list_changed, standalone, note, .. } = record;
         let standalone = standalone.map(|nonce| nonce.0);
-        update.execute(params![session, revision, principal, retry_ms, lists, standalone, &note[..]]).map(drop)
+        update
+            .execute(params![session, revision, principal, retry_ms, list_changed.bits(), standalone, &note[..]])
+            .map(drop)
     }
 
     /// The row of a stream, loaded once in the transaction.
@@ -464,7 +461,8 @@ impl<'a> Batch<'a> {
     /// Removes a session with its logs. Everything else of the transaction is written back already.
     pub(super) fn remove_session(&mut self, session: i64) -> Result<()> {
         let mut select = self.db.prepare_cached("SELECT id, events, bytes FROM stream WHERE session = ?1")?;
-        let streams = select.query_map(params![session], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let streams = select
+            .query_map(params![session], |row| Ok((row.get(0)?, reader::amount(row, 1)?, reader::amount(row, 2)?)))?;
         for (id, events, bytes) in streams.collect::<Result<Vec<(i64, i64, i64)>>>()? {
             self.remove_stream(id, session, events, bytes)?;
         }

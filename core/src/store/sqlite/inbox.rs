@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{OptionalExtension, Result, params};
 
-use super::LOG_OVERHEAD;
 use super::batch::{Batch, Reply, Row, position, signed};
-use crate::protocol::StreamNonce;
+use super::{LOG_OVERHEAD, reader};
+use crate::store::inbox::log_lost;
 use crate::store::{Epoch, MAX_TAKEN, Mail, Message, StoreError, StreamKey, check_inbox};
 
 impl Batch<'_> {
@@ -47,6 +47,7 @@ impl Batch<'_> {
             Err(error) => return Ok(Err(error)),
         };
         self.forget_taken(session, position(after))?;
+        self.forget_lost(session, name)?;
         db.prepare_cached(
             "UPDATE message SET taken = 1 WHERE number IN (
                  SELECT number FROM message WHERE session = ?1 AND taken = 0 ORDER BY number
@@ -60,10 +61,11 @@ impl Batch<'_> {
         )?;
         let mail = select.query_map(params![session], |row| {
             let bytes = |at| row.get::<_, Vec<u8>>(at).map(Bytes::from);
+            let Some(nonce) = reader::nonce(row, 1)? else { return Ok(None) };
             let message = Message { about: bytes(3)?, body: bytes(2)? };
-            Ok(Mail { number: row.get::<_, i64>(0)?.cast_unsigned(), nonce: StreamNonce(row.get(1)?), message })
+            Ok(Some(Mail { number: reader::count(row, 0)?, nonce, message }))
         })?;
-        mail.collect::<Result<_>>().map(Ok)
+        mail.filter_map(Result::transpose).collect::<Result<_>>().map(Ok)
     }
 
     pub(super) fn withdraw(&mut self, key: &StreamKey, end: &Bytes) -> Result<Reply<bool>> {
@@ -87,7 +89,7 @@ impl Batch<'_> {
         let mut delete = self.db.prepare_cached(
             "DELETE FROM message WHERE number = (SELECT message FROM stream WHERE id = ?1) AND taken = 0 RETURNING bytes",
         )?;
-        let freed = delete.query_row(params![log.id], |row| row.get::<_, i64>(0)).optional()?;
+        let freed = delete.query_row(params![log.id], |row| reader::amount(row, 0)).optional()?;
         drop(delete);
         if let Some(freed) = freed {
             self.count(log.session, 0, 0, -freed);
@@ -100,9 +102,24 @@ impl Batch<'_> {
         let mut delete = self
             .db
             .prepare_cached("DELETE FROM message WHERE session = ?1 AND taken = 1 AND number <= ?2 RETURNING bytes")?;
-        let freed = delete.query_map(params![session, up_to], |row| row.get::<_, i64>(0))?.sum::<Result<i64>>()?;
+        let freed = delete.query_map(params![session, up_to], |row| reader::amount(row, 0))?.sum::<Result<i64>>()?;
         if freed > 0 {
             self.count(session, 0, 0, -freed);
+        }
+        Ok(())
+    }
+
+    /// Forgets the messages that no log is the answer of: nobody waits for these, and they would stay before the others.
+    fn forget_lost(&mut self, session: i64, name: &str) -> Result<()> {
+        let mut delete = self.db.prepare_cached(
+            "DELETE FROM message WHERE session = ?1 AND NOT EXISTS (
+                 SELECT 1 FROM stream WHERE stream.session = ?1 AND stream.nonce = message.nonce AND length(stream.nonce) = 12)
+             RETURNING bytes",
+        )?;
+        let lost = delete.query_map(params![session], |row| reader::amount(row, 0))?.collect::<Result<Vec<i64>>>()?;
+        if !lost.is_empty() {
+            log_lost(name, lost.len());
+            self.count(session, 0, 0, -lost.iter().sum::<i64>());
         }
         Ok(())
     }
@@ -110,6 +127,6 @@ impl Batch<'_> {
     /// Forgets a message with its log. Returns the bytes that this frees.
     pub(super) fn forget(&self, number: i64) -> Result<i64> {
         let mut delete = self.db.prepare_cached("DELETE FROM message WHERE number = ?1 RETURNING bytes")?;
-        Ok(delete.query_row(params![number], |row| row.get(0)).optional()?.unwrap_or_default())
+        Ok(delete.query_row(params![number], |row| reader::amount(row, 0)).optional()?.unwrap_or_default())
     }
 }

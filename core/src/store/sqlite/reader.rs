@@ -59,13 +59,12 @@ pub(super) fn attached(db: &Connection, context: &Context, session: &Arc<str>, a
         "SELECT revision, principal, retry_ms, list_changed, standalone, note FROM session WHERE name = ?1",
     )?;
     let row = select.query_row(params![&**session], |row| {
-        let lists: u8 = row.get(3)?;
         Ok(SessionRecord {
-            revision: row.get::<_, Option<String>>(0)?.as_deref().and_then(Revision::parse),
-            principal: row.get(1)?,
-            retry_ms: row.get(2)?,
-            list_changed: ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 },
-            standalone: row.get::<_, Option<[u8; 12]>>(4)?.map(StreamNonce),
+            revision: text(row, 0)?.as_deref().and_then(Revision::parse),
+            principal: text(row, 1)?,
+            retry_ms: row.get::<_, i64>(2)?.try_into().unwrap_or(u32::MAX),
+            list_changed: ListChanged::from_bits(low_bits(row, 3)? as u8),
+            standalone: nonce(row, 4)?,
             note: row.get::<_, Vec<u8>>(5)?.into(),
         })
     });
@@ -104,7 +103,7 @@ fn log(
         is_finished: row.get(5)?,
         tail: row.get::<_, Option<Vec<u8>>>(6)?.map(Bytes::from),
         paced: row.get::<_, Option<Vec<u8>>>(9)?.and_then(|paced| Paced::from_bytes(&paced)).unwrap_or_default(),
-        readers: row.get::<_, i64>(7)?.cast_unsigned(),
+        readers: count(row, 7)?,
         owner: unseen_ms.map(|unseen_ms| Owner { epoch, unseen_ms }),
     };
     Ok(Some(AttachedLog { about: row.get::<_, Vec<u8>>(8)?.into(), page }))
@@ -112,17 +111,17 @@ fn log(
 
 /// The events of a stream whose row begins with its id, `head`, `low` and `low_tag`.
 fn page(db: &Connection, row: &Row<'_>, after: Seq, limit: ReadLimit) -> Result<Page> {
-    let (stream, head, low): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+    let (stream, low): (i64, i64) = (row.get(0)?, amount(row, 2)?);
     let (after, up_to) = (position(after), position(limit.up_to));
     let tag_at = if after + 1 == low {
-        row.get(3)?
+        Some(low_bits(row, 3)?)
     } else if after >= low {
         let mut select = db.prepare_cached("SELECT tag FROM event WHERE stream = ?1 AND seq = ?2")?;
-        select.query_row(params![stream, after], |row| row.get(0)).optional()?
+        select.query_row(params![stream, after], |row| low_bits(row, 0)).optional()?
     } else {
         None
     };
-    let mut page = Page { events: Vec::new(), head: head.cast_unsigned(), low: low.cast_unsigned(), tag_at };
+    let mut page = Page { events: Vec::new(), head: count(row, 1)?, low: count(row, 2)?, tag_at };
     let mut bytes = 0;
     let mut select = db.prepare_cached(
         "SELECT seq, kind, tag, frame FROM event WHERE stream = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq",
@@ -136,8 +135,7 @@ fn page(db: &Connection, row: &Row<'_>, after: Seq, limit: ReadLimit) -> Result<
             break;
         }
         bytes += frame.len();
-        let (seq, tag): (i64, u32) = (row.get(0)?, row.get(2)?);
-        page.events.push(StoredEvent { seq: seq.cast_unsigned(), kind: kind(row.get(1)?), tag, frame });
+        page.events.push(StoredEvent { seq: count(row, 0)?, kind: kind(row.get(1)?), tag: low_bits(row, 2)?, frame });
     }
     Ok(page)
 }
@@ -148,7 +146,33 @@ pub(super) fn epoch(row: &Row<'_>, at: usize) -> Result<Epoch> {
     Ok(Epoch { number: column(at)?, salt: column(at + 1)? })
 }
 
-fn kind(kind: u8) -> EventKind {
+// What follows reads values that only somebody else can have written, too: such a row harms nothing but itself.
+
+/// A count, a position, bytes or a time. No release writes one that is larger, so that they can be added up.
+pub(super) fn amount(row: &Row<'_>, at: usize) -> Result<i64> {
+    row.get::<_, i64>(at).map(|amount| amount.clamp(0, 1 << 50))
+}
+
+pub(super) fn count(row: &Row<'_>, at: usize) -> Result<u64> {
+    amount(row, at).map(i64::cast_unsigned)
+}
+
+/// A tag, or flags.
+pub(super) fn low_bits(row: &Row<'_>, at: usize) -> Result<u32> {
+    row.get::<_, i64>(at).map(|bits| bits as u32)
+}
+
+/// The name of a stream, where it is one.
+pub(super) fn nonce(row: &Row<'_>, at: usize) -> Result<Option<StreamNonce>> {
+    Ok(row.get_ref(at)?.as_blob_or_null()?.and_then(|nonce| nonce.try_into().ok()).map(StreamNonce))
+}
+
+pub(super) fn text(row: &Row<'_>, at: usize) -> Result<Option<Box<str>>> {
+    let text = row.get_ref(at)?.as_bytes_or_null()?;
+    Ok(text.map(|text| String::from_utf8_lossy(text).into()))
+}
+
+fn kind(kind: i64) -> EventKind {
     match kind {
         1 => EventKind::Answer,
         2 => EventKind::Question,

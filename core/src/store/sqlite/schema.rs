@@ -21,18 +21,19 @@ use crate::store::{Durability, OpenError};
 /// Tells our files from those of others: "tail" in ASCII.
 const APPLICATION_ID: i32 = 0x7461_696C;
 /// The version of the tables below.
-const VERSION: i32 = 6;
+const VERSION: i32 = 7;
 /// The oldest version that a release has to know to use them: while servers are replaced one by one, two releases share a file.
-const SERVES: i32 = 6;
+const SERVES: i32 = 7;
 /// Both, as a file has them in `user_version`.
 const LAYOUT: i32 = SERVES * 1_000 + VERSION;
 
+/// Strict: what is in a column has its type, also where somebody else wrote it.
 const TABLES: &str = "
 CREATE TABLE owner (
     id INTEGER PRIMARY KEY,
     beat INTEGER,
     lost INTEGER
-);
+) STRICT;
 CREATE TABLE session (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -48,7 +49,7 @@ CREATE TABLE session (
     list_changed INTEGER NOT NULL DEFAULT 0,
     standalone BLOB,
     note BLOB NOT NULL DEFAULT x''
-);
+) STRICT;
 CREATE INDEX session_owner ON session (owner);
 CREATE INDEX session_released ON session (released) WHERE released IS NOT NULL;
 CREATE TABLE stream (
@@ -70,7 +71,7 @@ CREATE TABLE stream (
     message INTEGER,
     withdrawn INTEGER NOT NULL DEFAULT 0,
     UNIQUE (session, nonce)
-);
+) STRICT;
 CREATE INDEX stream_kept_until ON stream (kept_until) WHERE kept_until IS NOT NULL;
 CREATE TABLE event (
     stream INTEGER NOT NULL,
@@ -81,7 +82,7 @@ CREATE TABLE event (
     at INTEGER NOT NULL,
     frame BLOB NOT NULL,
     PRIMARY KEY (stream, seq)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE TABLE message (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     session INTEGER NOT NULL,
@@ -89,12 +90,12 @@ CREATE TABLE message (
     taken INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL,
     body BLOB NOT NULL
-);
+) STRICT;
 CREATE INDEX message_session ON message (session, taken, number, bytes);
 CREATE TABLE ended (
     name TEXT PRIMARY KEY,
     at INTEGER NOT NULL
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX ended_at ON ended (at);
 CREATE TABLE total (
     sessions INTEGER NOT NULL DEFAULT 0,
@@ -102,7 +103,7 @@ CREATE TABLE total (
     events INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0,
     by_others INTEGER NOT NULL DEFAULT 0
-);
+) STRICT;
 INSERT INTO total DEFAULT VALUES;
 ";
 

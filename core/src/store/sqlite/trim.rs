@@ -3,6 +3,7 @@
 use rusqlite::{OptionalExtension, Result, params};
 
 use super::batch::{Batch, Row, cost, signed};
+use super::reader;
 
 /// Streams, or sessions, that one transaction of retention removes at most: others want to write, too.
 const SWEEP: usize = 256;
@@ -55,14 +56,14 @@ impl Batch<'_> {
             )?;
             let mut events = select.query(params![row.id, from])?;
             while let Some(event) = events.next()? {
-                let seq: i64 = event.get(0)?;
-                row.low_at = event.get(3)?;
+                let seq = reader::amount(event, 0)?;
+                row.low_at = reader::amount(event, 3)?;
                 if seq >= row.head || !is_over(row) {
                     break;
                 }
                 self.totals.trimmed += 1;
                 row.low = seq + 1;
-                row.low_tag = event.get(2)?;
+                row.low_tag = reader::low_bits(event, 2)?;
                 if !event.get::<_, bool>(1)? {
                     row.events -= 1;
                     row.bytes -= cost(event.get(4)?);
@@ -147,7 +148,9 @@ impl Batch<'_> {
             "SELECT id, session, events, bytes FROM stream WHERE {which} kept_until IS NOT NULL ORDER BY kept_until, id
              LIMIT 1024"
         ))?;
-        let rows = select.query_map(params![value], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+        let rows = select.query_map(params![value], |row| {
+            Ok((row.get(0)?, row.get(1)?, reader::amount(row, 2)?, reader::amount(row, 3)?))
+        })?;
         rows.collect()
     }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
-use super::Context;
 use super::forks::Link;
+use super::{Context, reader};
 use crate::protocol::StreamNonce;
 use crate::store::{Watcher, Watchers};
 
@@ -170,7 +170,7 @@ impl Known {
         let mut told = HashSet::new();
         while let Some(message) = messages.next()? {
             self.mail = message.get(0)?;
-            let session: Arc<str> = message.get::<_, Box<str>>(1)?.into();
+            let session: Arc<str> = reader::text(message, 1)?.unwrap_or_default().into();
             if message.get::<_, i64>(2)? == context.owner && told.insert(Arc::clone(&session)) {
                 hints.push((session, Hint::Posted));
             }
@@ -215,11 +215,15 @@ fn logs(db: &Connection, session: i64, is_mine: bool) -> Result<HashMap<StreamNo
     let mut select = db.prepare_cached(
         "SELECT nonce, readers, head, kept_until IS NOT NULL FROM stream WHERE session = ?1 AND (readers > 0 OR NOT ?2)",
     )?;
-    let rows = select.query_map(params![session, is_mine], |row| {
+    let mut rows = select.query(params![session, is_mine])?;
+    let mut logs = HashMap::new();
+    while let Some(row) = rows.next()? {
         let written = if is_mine { None } else { Some((row.get(2)?, row.get(3)?)) };
-        Ok((StreamNonce(row.get(0)?), (row.get(1)?, written)))
-    })?;
-    rows.collect()
+        if let Some(nonce) = reader::nonce(row, 0)? {
+            logs.insert(nonce, (row.get(1)?, written));
+        }
+    }
+    Ok(logs)
 }
 
 #[cfg(test)]

@@ -329,8 +329,8 @@ fn tables_that_cannot_be_used_are_refused_with_what_is_wrong() {
     server.run(&format!("CREATE SCHEMA {0}; CREATE TABLE {0}.about (x text)", namespace(&other)));
     server.run(&format!("CREATE SCHEMA {0}; CREATE TABLE {0}.stream (x text)", namespace(&foreign)));
     let newer_is =
-        "has version 99 of the tables, for releases that know version 98 to 99; this release knows version 6";
-    let older_is = "has version 4 of the tables, for releases that know version 3 to 4; this release knows version 6";
+        "has version 99 of the tables, for releases that know version 98 to 99; this release knows version 7";
+    let older_is = "has version 4 of the tables, for releases that know version 3 to 4; this release knows version 7";
     let other_is = "is of something else";
     for (address, what) in [(newer, newer_is), (older, older_is), (other, other_is), (foreign, other_is)] {
         let error = open(&address, &StoreOptions::default()).err().map(|error| error.to_string()).unwrap_or_default();

@@ -15,10 +15,10 @@ pub(in crate::store::redis) fn add(cmd: &mut Cmd, op: &Op) {
             let count = if hold.record.is_some() { 8 } else { 2 };
             cmd.arg("H").arg(count).arg(epoch_text(hold.epoch)).arg(hold.seen.map(epoch_text).unwrap_or_default());
             let Some(record) = &hold.record else { return };
-            let lists = record.list_changed;
-            let lists = u8::from(lists.tools) | u8::from(lists.prompts) << 1 | u8::from(lists.resources) << 2;
             cmd.arg(record.revision.map_or("", |revision| revision.as_str())).arg(named(record.principal.as_deref()));
-            cmd.arg(record.retry_ms).arg(lists).arg(record.standalone.as_ref().map(hex).unwrap_or_default());
+            cmd.arg(record.retry_ms)
+                .arg(record.list_changed.bits())
+                .arg(record.standalone.as_ref().map(hex).unwrap_or_default());
             cmd.arg(&record.note[..]);
         }
         Ask::Append { nonce, epoch, append } => {

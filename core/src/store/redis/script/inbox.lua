@@ -6,7 +6,7 @@ local function waits(m)
 end
 
 local function size_of(entry)
-  return tonumber(sub(entry, NONCE + 1))
+  return tonumber(sub(entry, NONCE + 1)) or 0
 end
 
 local function save_inbox()
@@ -21,7 +21,8 @@ end
 local function forget(entry, seq)
   local key = named(sub(entry, 1, NONCE)).key
   call('ZREM', xkey, entry)
-  if math.abs(call('HGET', key, 'i') or 0) == seq then
+  local answers = redis.pcall('HGET', key, 'i')
+  if type(answers) == 'string' and math.abs(tonumber(answers) or 0) == seq then
     call('HDEL', key, 'M')
   end
   count(-size_of(entry))
@@ -49,7 +50,7 @@ end
 -- take: the number up to which messages that were taken are forgotten
 function ops.I()
   forget_messages('-inf', math.min(number(), taken))
-  local mail, first, waited, found = {}, '-inf', waiting, nil
+  local mail, lost, first, waited, found = {}, 0, '-inf', waiting, nil
   repeat
     found = call('ZRANGEBYSCORE', xkey, first, '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_TAKEN - #mail)
     for place = 1, #found, 2 do
@@ -58,7 +59,7 @@ function ops.I()
       local m = load(nonce)
       if m and math.abs(m.i or 0) == seq then
         local v = call('HMGET', m.key, 'a', 'M')
-        mail[#mail + 1] = {seq, nonce, v[1], v[2], m.n, m.b, left(m)}
+        mail[#mail + 1] = {seq, nonce, v[1] or '', v[2] or '', m.n, m.b, left(m)}
         if seq > taken then
           waits_no_more(entry)
           call('HSET', m.key, 'i', -seq)
@@ -66,6 +67,7 @@ function ops.I()
         end
       else
         forget(entry, seq)
+        lost = lost + 1
       end
       first = '(' .. found[place + 1]
     end
@@ -77,7 +79,7 @@ function ops.I()
   if waiting ~= waited then
     save_inbox()
   end
-  return {0, mail}
+  return {0, mail, lost}
 end
 
 -- withdraw: nonce, the end of its log

@@ -40,8 +40,9 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local now_us = clock[1] * 1000000 + clock[2]
 local at, trimmed, is_over = 2, 0, false
 local epoch, owner, posted, taken, waiting, waiting_bytes = unpack(call('HMGET', skey, 'e', 'o', 'n', 'i', 'w', 'W'))
-posted, taken = tonumber(posted or 0), tonumber(taken or 0)
-waiting, waiting_bytes = tonumber(waiting or 0), tonumber(waiting_bytes or 0)
+-- `false` is no argument of tonumber. What somebody else wrote may be no number.
+posted, taken = tonumber(posted or 0) or 0, tonumber(taken or 0) or 0
+waiting, waiting_bytes = tonumber(waiting or 0) or 0, tonumber(waiting_bytes or 0) or 0
 local others, told, written = {}, {}, {}
 
 local function arg()
@@ -77,16 +78,30 @@ local function named(nonce)
   return {nonce = nonce, key = prefix .. 'm:' .. name, events = prefix .. 'e:' .. name, pinned = prefix .. 'p:' .. name}
 end
 
+-- Whether these fields make a log. What somebody else wrote and is none harms nothing but itself.
+local function is_log(v)
+  for _, field in ipairs({1, 2, 6, 7, 8, 10}) do
+    if not (v[field] and #v[field] < 16 and string.find(v[field], '^%d+$')) then
+      return false
+    end
+  end
+  return v[3] and v[4] and #v[3] == 8 and #v[4] == 16 and not string.find(v[3] .. v[4], '%X')
+end
+
+-- The log, or nothing and whether something is in its place.
 local function load(nonce)
-  local m = named(nonce)
-  local v = epoch and call('HMGET', m.key, 'h', 'l', 't', 'k', 'f', 'b', 'n', 'w', 'e', 'q', 'o', 'i', 'z') or {}
-  if not v[1] then
+  if #nonce ~= NONCE or string.find(nonce, '%X') then
     return nil, false
   end
-  m.h, m.l, m.t, m.k, m.f = tonumber(v[1]), tonumber(v[2]), v[3], v[4], tonumber(v[5])
-  m.b, m.n, m.w, m.e, m.q = tonumber(v[6]), tonumber(v[7]), tonumber(v[8]), tonumber(v[9]), tonumber(v[10])
-  m.held, m.followers, m.i = m.b, v[11] or '', tonumber(v[12])
-  m.z = tonumber(v[13])
+  local m = named(nonce)
+  local v = epoch and redis.pcall('HMGET', m.key, 'h', 'l', 't', 'k', 'f', 'b', 'n', 'w', 'e', 'q', 'o', 'i', 'z') or {}
+  if v.err or not is_log(v) then
+    return nil, (v.err or v[1]) and true or false
+  end
+  m.h, m.l, m.t, m.k, m.f = tonumber(v[1]), tonumber(v[2]), v[3], v[4], tonumber(v[5] or '')
+  m.b, m.n, m.w, m.e, m.q = tonumber(v[6]), tonumber(v[7]), tonumber(v[8]), tonumber(v[9] or '') or 0, tonumber(v[10])
+  m.held, m.followers, m.i = m.b, v[11] or '', tonumber(v[12] or '')
+  m.z = tonumber(v[13] or '')
   -- It is kept a little longer than its events, so that it can be counted out.
   if m.f and now >= m.f then
     return nil, true

@@ -29,7 +29,7 @@ function ops.H(count_of_args)
     if m and not m.f then
       keep(m)
       if not waits(m) then
-        running[#running + 1] = {nonce, m.h, m.k, call('HGET', m.key, 'a'), m.n, m.b}
+        running[#running + 1] = {nonce, m.h, m.k, call('HGET', m.key, 'a') or '', m.n, m.b}
       end
     end
   end

@@ -123,7 +123,7 @@ impl Words {
         let epoch = Epoch { number: number?, salt: salt? };
         let unseen_ms = words.text().and_then(|owner| unseen(&owner));
         let owner = unseen_ms.map(|unseen_ms| Owner { epoch, unseen_ms });
-        let paced = words.bytes().map_or_else(|| Some(Paced::default()), |bytes| Paced::from_bytes(&bytes))?;
+        let paced = words.bytes().and_then(|bytes| Paced::from_bytes(&bytes)).unwrap_or_default();
         Some(LogPage { page: Page { events, head, low, tag_at }, chain, is_finished, tail, paced, readers, owner })
     }
 
@@ -133,12 +133,11 @@ impl Words {
             return Some(Attached { is_foreign: true, ..Attached::default() });
         }
         let principal = self.text()?.strip_prefix('=').map(Into::into);
-        let revision = Revision::parse(&self.text()?);
-        let retry_ms = self.number()?.try_into().ok()?;
-        let lists = self.number()?;
-        let list_changed = ListChanged { tools: lists & 1 != 0, prompts: lists & 2 != 0, resources: lists & 4 != 0 };
-        let standalone = nonce(&self.bytes()?);
-        let note = self.bytes()?.into();
+        let revision = self.text().as_deref().and_then(Revision::parse);
+        let retry_ms = self.number().unwrap_or_default().try_into().unwrap_or(u32::MAX);
+        let list_changed = ListChanged::from_bits(self.number().unwrap_or_default() as u8);
+        let standalone = self.bytes().and_then(|bytes| nonce(&bytes));
+        let note = self.bytes().unwrap_or_default().into();
         let session = Some(SessionRecord { revision, principal, retry_ms, list_changed, standalone, note });
         let log = match self.page(unseen) {
             Some(page) => Some(AttachedLog { about: self.bytes()?.into(), page }),

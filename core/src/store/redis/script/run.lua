@@ -26,7 +26,8 @@ while at < #ARGV do
   at = following
 end
 if is_over then
-  trim_session()
+  -- What cannot be trimmed keeps nobody from what was asked.
+  pcall(trim_session)
 end
 -- Done is done, also where nobody may be told.
 local untold = false

@@ -61,7 +61,8 @@ end
 -- summed up again.
 local function remove(nonce)
   local m = named(nonce)
-  local bytes, followers, seq = unpack(call('HMGET', m.key, 'b', 'o', 'i'))
+  local v = redis.pcall('HMGET', m.key, 'b', 'o', 'i')
+  local bytes, followers, seq = tonumber(v[1] or ''), v[2], tonumber(v[3] or '')
   tell(followers, nonce)
   if seq then
     forget_messages(math.abs(seq), math.abs(seq))
@@ -85,7 +86,8 @@ end
 local function forget_session()
   for _, nonce in ipairs(call('ZRANGE', ikey, 0, -1)) do
     local m = named(nonce)
-    tell(call('HGET', m.key, 'o'), nonce)
+    local followers = redis.pcall('HGET', m.key, 'o')
+    tell(type(followers) == 'string' and followers, nonce)
     call('UNLINK', m.key, m.events, m.pinned)
   end
   call('UNLINK', skey, ikey, xkey)
@@ -123,7 +125,7 @@ local function trim_session()
     for _, nonce in ipairs(call('ZRANGE', ikey, 0, -1)) do
       local v = call('HMGET', named(nonce).key, 'b', 'n')
       local bytes = tonumber(v[1]) or 0
-      if bytes > most and tonumber(v[2]) > 1 then
+      if bytes > most and (tonumber(v[2] or '') or 0) > 1 then
         largest, most = nonce, bytes
       end
     end
