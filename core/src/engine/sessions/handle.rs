@@ -77,11 +77,12 @@ impl SessionHandle {
         self.cell.belongs_to(principal)
     }
 
-    /// Checks that a request of this principal may use the session. No other principal finds it (I7).
+    /// Checks that a request of this principal may use the session. No other principal finds it (I7). For hosts that
+    /// have to know before they can have the request [admitted](Self::admit).
     ///
     /// # Errors
     /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
-    fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
+    pub fn check_principal(&self, principal: Option<&str>) -> Result<(), Refusal> {
         match self.cell.asked(principal) {
             Some(answer) => answer,
             None => {
