@@ -67,6 +67,12 @@ impl Identity {
     pub(crate) fn server<'a>(&'a self, parts: &'a Parts) -> &'a str {
         self.server_name.as_deref().unwrap_or_else(|| parts.uri.path())
     }
+
+    /// Whether it says anything.
+    #[cfg(feature = "rmcp")]
+    pub(crate) fn is_set(&self) -> bool {
+        self.server_name.is_some() || self.named.is_some() || self.user.is_some()
+    }
 }
 
 /// Whether the log has said that the path may be no name.
