@@ -16,6 +16,9 @@ pytestmark = pytest.mark.ours
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "principal.json").read_text())["vectors"]
 
+# rmcp's own service answers every DELETE alike.
+DELETED = {"rmcp": 202}
+
 
 def headers_of(request: dict[str, Any]) -> dict[str, str]:
     """A request of the vectors, as the servers with the option `own_auth` read it."""
@@ -49,7 +52,7 @@ async def test_i7_a_session_is_found_by_its_own_user_alone(farm: Farm, vector: d
     else:
         before = (await server.stats())["requests_foreign"]
         asked = await answers(server.port, owner.session, asks)
-        assert [status for status, _, _ in asked] == [404] * 4
+        assert [status for status, _, _ in asked] == [*[404] * 3, DELETED.get(farm.kind.name, 404)]
         assert asked == await answers(server.port, "0" * 32, asks), "as if there were no such session"
         assert (await server.stats())["requests_foreign"] == before + 4
     # Whoever asked, its owner still has it, with all that is in it.
@@ -57,7 +60,7 @@ async def test_i7_a_session_is_found_by_its_own_user_alone(farm: Farm, vector: d
     reply = await owner.call("script", {"steps": ["emit 1", "return private"]})
     cursor = (await reply.rest())[0].id
     assert results(await (await owner.resume(cursor)).until_terminal()) == ["private"]
-    assert (await owner.delete()).status == 200
+    assert (await owner.delete()).status == DELETED.get(farm.kind.name, 200)
 
 
 async def test_i7_who_asks_for_another_users_session_is_told_to_the_operator(farm: Farm) -> None:
