@@ -55,14 +55,13 @@ impl ServerHandler for Builds {
 
 /// Serves the endpoint `/mcp`.
 pub(crate) async fn serve(listener: TcpListener) -> io::Result<()> {
-    let service = StreamableHttpService::new(
-        || Ok(Builds),
-        // The one line that differs from a server on rmcp alone, which has `LocalSessionManager::default().into()`
-        // here.
-        Sessions::new(Engine::new(Options::default())).into(),
-        StreamableHttpServerConfig::default(),
-    );
-    axum::serve(listener, Router::new().nest_service("/mcp", service)).await
+    let engine = Engine::new(Options::default());
+    // Else rmcp writes events of its own before those of the engine.
+    let config = StreamableHttpServerConfig::default().with_sse_retry(None);
+    // In a server on rmcp alone, `LocalSessionManager::default().into()` is in place of the sessions, and there is no layer.
+    let service = StreamableHttpService::new(|| Ok(Builds), Sessions::new(engine).into(), config);
+    let app = Router::new().nest_service("/mcp", service).layer(Sessions::layer());
+    axum::serve(listener, app).await
 }
 
 #[tokio::main(flavor = "current_thread")]

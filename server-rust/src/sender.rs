@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 use tailrope_core::engine::Engine;
-use tailrope_core::exchange::{Principal, Requester, Unidentified};
+use tailrope_core::exchange::{Principal, Requester, Unidentified, server_name};
 
 /// A user's own function, called with the head of a request.
 type Told<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
@@ -61,6 +62,39 @@ impl Identity {
     #[must_use]
     pub fn user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
         Self { user: Some(Arc::new(user)), ..self }
+    }
+
+    /// The name of the server that a request is for.
+    pub(crate) fn server<'a>(&'a self, parts: &Parts) -> Cow<'a, str> {
+        match &self.server_name {
+            Some(name) => name.into(),
+            None => server_name(parts.uri.path(), None).into(),
+        }
+    }
+
+    /// Whether it says anything.
+    #[cfg(feature = "rmcp")]
+    pub(crate) fn is_set(&self) -> bool {
+        self.server_name.is_some() || self.named.is_some() || self.user.is_some()
+    }
+}
+
+/// Whether the log has said that the path may be no name.
+#[derive(Default)]
+pub(crate) struct Unnamed(AtomicBool);
+
+impl Unnamed {
+    /// Warns once that the path may be no name: a router in front of the endpoint may have taken the rest of it away. Then
+    /// other servers that share the store have the same name, and serve the sessions of this one.
+    pub(crate) fn warn(&self, identity: &Identity, parts: &Parts, engine: &Engine) {
+        let is_unnamed = identity.server_name.is_none() && matches!(parts.uri.path(), "" | "/");
+        if is_unnamed && engine.outlives_process() && !self.0.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: "tailrope",
+                "the path of this server is /. If another server shares its event store, or a router hides a part of the \
+                 path (axum's nest_service), give each server a name: Identity::server_name"
+            );
+        }
     }
 }
 

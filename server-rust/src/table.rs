@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tailrope_core::engine::SessionHandle;
+use tailrope_core::store::SessionId;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use crate::sender::Identity;
 use crate::service::Handlers;
 
 /// How long a request waits for the handlers of a session that is being adopted here.
@@ -56,6 +58,13 @@ impl<S: Handlers> Table<S> {
     pub(crate) fn here(&self, id: &str) -> Option<Arc<S>> {
         let handlers = self.sessions().get(id).cloned();
         handlers.filter(|handlers| !handlers.session().has_ended())
+    }
+
+    /// The handlers of a session, if it is served here and is one of this server (I7).
+    pub(crate) fn of_server(&self, session: SessionId<'_>, identity: &Identity) -> Option<Arc<S>> {
+        let handlers = self.here(session.id())?;
+        // Every session here has the name that was configured, if there is one.
+        (identity.server_name.is_some() || handlers.session().is(session)).then_some(handlers)
     }
 
     /// Waits for the handlers of a session that was adopted here a moment ago: they are being made now. None if the

@@ -226,7 +226,8 @@ fn router(flavor: &str, is_stock: bool, port: u16) -> Router {
             // Its events would come before ours.
             let config = config.with_sse_retry(None);
             let manager = Arc::new(Sessions::new(engine()));
-            Router::new().nest_service(PATH, StreamableHttpService::new(|| Ok(Everything), manager, config))
+            let service = StreamableHttpService::new(|| Ok(Everything), manager, config);
+            Router::new().nest_service(PATH, service).layer(Sessions::layer())
         }
         _ => {
             let mut config = ServiceConfig::default();

@@ -87,9 +87,8 @@ def applies(test: str, store: str, server: str) -> bool:
     if server in STOCK:
         # Their event stores are objects in memory, one for each process.
         return store == "memory" and test not in ("kills", "pauses", "faults", "outages", "nodes")
-    if server == "rmcp" and test in ("tenants", "nodes", "kills", "pauses", "outages"):
-        # It shows its session manager neither who resumes nor what comes for sessions of a process that is gone, and
-        # has no word for the end of what is read to its end.
+    if server == "rmcp" and test in ("nodes", "kills", "pauses", "outages"):
+        # It has no word for the end of what is read to its end.
         return False
     if test == "nodes":
         # It takes minutes. Two SDK lines of one language differ in nothing that it is about.

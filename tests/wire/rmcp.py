@@ -46,6 +46,7 @@ ASKED = {
     "test_lifecycle.py",
     "test_ownership.py",
     "test_polling.py",
+    "test_principals.py",
     "test_replay.py",
 }
 STATUS = "rmcp answers a resume with 200 and a stream, whatever its session manager says"
@@ -66,7 +67,6 @@ RMCP = {
     "test_deleted_session_is_404_for_every_method": "rmcp answers every DELETE with 202",
     "test_f50_sessions_of_one_user_keep_nobody_else_out": REFUSED,
     "test_f50_a_first_request_that_is_refused_leaves_no_session": REFUSED,
-    "test_f05_a_session_belongs_to_its_principal": "rmcp shows its session manager the request of a POST only",
     "test_f08_duplicate_id_in_flight_is_refused_and_the_first_is_untouched": REFUSED,
 }
 

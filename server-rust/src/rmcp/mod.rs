@@ -3,9 +3,11 @@
 mod application;
 mod boxed;
 mod context;
+mod error;
 mod events;
 mod ids;
 mod inbox;
+mod layer;
 mod lean;
 mod messages;
 mod recent;
@@ -15,4 +17,6 @@ mod transport;
 
 pub use application::RmcpServer;
 pub use context::ResumableContext;
-pub use sessions::{Sessions, SessionsError};
+pub use error::SessionsError;
+pub use layer::{SessionsLayer, WithRequest};
+pub use sessions::Sessions;

@@ -1,6 +1,5 @@
 //! rmcp's `SessionManager` over the engine.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -8,14 +7,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_core::Stream;
-use http::request::Parts;
 use rmcp::ServerHandler;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 use tailrope_core::engine::{Engine, EngineError, SessionHandle};
-use tailrope_core::exchange::Principal;
-use tailrope_core::exchange::{Admission, Relayed, RelayedMethod, Terms};
-use tailrope_core::protocol::{Dialect, EnvelopeError, Head, Operation, Refusal};
+use tailrope_core::exchange::{Admission, Fault, Relayed, RelayedMethod, Terms, Unidentified};
+use tailrope_core::protocol::{Dialect, Head, Operation};
 use tailrope_core::store;
 use tokio::task::yield_now;
 
@@ -24,20 +21,19 @@ use crate::close::Drain;
 use crate::hearing::Ears;
 use crate::host::{Host, new_id};
 use crate::pages::Pages;
+use crate::rmcp::error::SessionsError;
 use crate::rmcp::events::EventStream;
+use crate::rmcp::layer::{Caller, Callers, SessionsLayer};
 use crate::rmcp::messages::{admitted, json, parts_of};
 use crate::rmcp::served::Served;
 use crate::rmcp::transport::{Left, SessionTransport, serve};
-use crate::sender::{Identity, Sender};
-use crate::service::Begun;
+use crate::sender::Identity;
+use crate::service::{Begun, relayed};
 use crate::table::Table;
 
 /// The id of the priming event that rmcp's service itself writes before a standalone stream and before the answer to
 /// `initialize`. A client that resumes with it has nothing of the stream yet.
 const RMCP_START: &str = "0";
-
-/// rmcp tells a session manager no path when it opens a session.
-const NO_PATH: &str = "/";
 
 /// The sessions of rmcp's `StreamableHttpService`, with streams that outlive their connections: any client that resumes gets
 /// exactly what it has not got yet.
@@ -55,7 +51,9 @@ const NO_PATH: &str = "/";
 ///     Sessions::new(engine).into(), // was: LocalSessionManager::default().into()
 ///     StreamableHttpServerConfig::default(),
 /// );
-/// # let _: StreamableHttpService<Tools, Sessions> = service;
+/// // The layer shows the sessions whose request it is, and for which server.
+/// let app = axum::Router::new().nest_service("/mcp", service).layer(Sessions::layer());
+/// # let _: axum::Router = app;
 /// ```
 ///
 /// Handlers close the connection of a long call with [`ResumableContext`](crate::ResumableContext). Pacing, bounds and the event
@@ -74,17 +72,13 @@ const NO_PATH: &str = "/";
 ///   resumed meanwhile.
 /// - A resume that is not possible is answered with 200 and an empty stream, whatever the engine says. Every other
 ///   refusal of the engine is answered with 500.
-/// - It shows a session manager the HTTP request only if that is a POST of a request or a notification. So
-///   [principals](Identity::principal) are checked there. They are not checked on GET, on DELETE, and when a client
-///   answers the server.
 /// - It runs the handlers. A panic of a handler is noticed by a `RequestContext` that is dropped in it, so neither the
 ///   context nor a clone should be given to a task that may panic.
-/// - It shows a session manager no path. Two servers with one `Sessions` would serve each other's sessions, so each needs
-///   a `Sessions` of its own.
+/// - It answers each DELETE with 202, also one for a session that does not exist.
 /// - It serves revision 2026-07-28 without sessions: none of those requests comes here.
 pub struct Sessions {
     host: Arc<Host>,
-    identity: Identity,
+    callers: Callers,
     table: Arc<Table<Served>>,
     left: Arc<Left>,
     adopter: Option<Arc<Adopter>>,
@@ -94,6 +88,15 @@ pub struct Sessions {
 enum Place {
     Here(Arc<Served>),
     Elsewhere(SessionHandle),
+}
+
+impl Place {
+    fn session(&self) -> &SessionHandle {
+        match self {
+            Self::Here(served) => &served.session,
+            Self::Elsewhere(session) => session,
+        }
+    }
 }
 
 /// Serves a session with a new handler of the user's, until the session ends.
@@ -113,8 +116,8 @@ impl Adopt for Adopter {
         &self.host
     }
 
-    fn begin(&self, session: &SessionHandle, ears: &Ears, _path: &str) -> io::Result<Arc<Served>> {
-        let served = served(session.clone(), ears, &self.host, &self.table);
+    fn begin(&self, session: &SessionHandle, ears: &Ears, path: &str) -> io::Result<Arc<Served>> {
+        let served = served(session.clone(), ears, &self.host, &self.table, path);
         tokio::spawn((self.begin)(&served)?);
         Ok(served)
     }
@@ -124,10 +127,16 @@ impl Adopt for Adopter {
     }
 }
 
-fn served(session: SessionHandle, ears: &Ears, host: &Arc<Host>, table: &Arc<Table<Served>>) -> Arc<Served> {
+fn served(
+    session: SessionHandle,
+    ears: &Ears,
+    host: &Arc<Host>,
+    table: &Arc<Table<Served>>,
+    path: &str,
+) -> Arc<Served> {
     // rmcp writes the comments.
     session.set_keep_alive_ms(0);
-    let begun = Begun { session, ears, host, table, path: NO_PATH, terms: Terms::default() };
+    let begun = Begun { session, ears, host, table, path, terms: Terms::default() };
     Served::new(&begun, Some(Arc::default()))
 }
 
@@ -137,72 +146,41 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// What the sessions could not do. rmcp answers the client with 500, or on a resume with an empty stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SessionsError {
-    /// There is no such session for this sender.
-    UnknownSession,
-    /// The engine does not take the request.
-    Refused(Refusal),
-    /// The engine failed.
-    Engine(EngineError),
-    /// The message is not one that a session takes.
-    Message(EnvelopeError),
-}
-
-impl fmt::Display for SessionsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownSession => f.write_str("there is no such session: it has ended, or belongs to another user"),
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Engine(error) => error.fmt(f),
-            Self::Message(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for SessionsError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::UnknownSession => None,
-            Self::Refused(refusal) => Some(refusal),
-            Self::Engine(error) => Some(error),
-            Self::Message(error) => Some(error),
-        }
-    }
-}
-
-impl From<Refusal> for SessionsError {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<EngineError> for SessionsError {
-    fn from(error: EngineError) -> Self {
-        Self::Engine(error)
-    }
-}
-
-impl From<EnvelopeError> for SessionsError {
-    fn from(error: EnvelopeError) -> Self {
-        Self::Message(error)
-    }
-}
-
 impl Sessions {
     /// Sessions of this engine.
     pub fn new(engine: Engine) -> Self {
         let host = Host::new(engine);
         let (table, left) = (Table::new(), Arc::default());
-        Self { host, identity: Identity::default(), table, left, adopter: None }
+        Self { host, callers: Callers::default(), table, left, adopter: None }
     }
 
-    /// Says whose the sessions are.
+    /// The layer that shows sessions the HTTP requests, which rmcp's service does not: so a session is found only by
+    /// requests of its own user, to its own server. One layer serves any number of services.
+    ///
+    /// What authenticates has to be outside of the layer. In axum a layer that is added later is further outside:
+    ///
+    /// ```no_run
+    /// # use axum::{Router, extract::Request, middleware::{Next, from_fn}, response::Response};
+    /// # async fn authenticate(request: Request, next: Next) -> Response { next.run(request).await }
+    /// # fn f(app: Router) -> Router {
+    /// use tailrope_server::Sessions;
+    ///
+    /// app.layer(Sessions::layer()).layer(from_fn(authenticate))
+    /// # }
+    /// ```
+    ///
+    /// Around a router, the layer sees the whole path of a request, also with `nest_service`.
+    ///
+    /// A request that the layer does not show is nobody's. So without the layer no session belongs to a user: a request
+    /// with a credential opens none, and is answered with 500. One WARNING says so.
+    pub fn layer() -> SessionsLayer {
+        SessionsLayer::new()
+    }
+
+    /// Says whose the sessions are. This needs the [`layer`](Self::layer).
     #[must_use]
     pub fn with_identity(self, identity: Identity) -> Self {
-        Self { identity, ..self }
+        Self { callers: Callers::new(identity), ..self }
     }
 
     /// Adopts sessions whose process is gone: when a message of such a session's client comes, the session goes on
@@ -249,32 +227,28 @@ impl Sessions {
         self.host.drain(drain).await
     }
 
-    fn named<'a>(&'a self, id: &'a str) -> store::SessionId<'a> {
-        store::SessionId::new(self.identity.server_name.as_deref().unwrap_or_default(), id)
-    }
-
-    fn principal(&self, parts: &Parts) -> Result<Option<Principal>, SessionsError> {
-        Sender::of(parts, &self.identity, &self.host.engine).principal().map_err(|_| SessionsError::UnknownSession)
-    }
-
-    /// Looks up a session, and the stream of `last_event_id` with it. It is a session of another process, or one that
-    /// was adopted here a moment ago.
-    async fn look_up(
-        &self,
-        id: &str,
-        principal: Option<&Principal>,
-        last_event_id: Option<&str>,
-    ) -> Result<SessionHandle, SessionsError> {
-        self.host.look_up(self.named(id), principal, last_event_id).await?.ok_or(SessionsError::UnknownSession)
+    /// Looks up a session of the caller's at the server that the request is for, and the stream of `last_event_id` with
+    /// it. All other sessions are unknown (I7). A session that is not served here is one of another process, or was
+    /// adopted here a moment ago.
+    async fn look_up(&self, caller: &Caller, id: &str, last_event_id: Option<&str>) -> Result<Place, SessionsError> {
+        let server = self.callers.server(caller);
+        let name = store::SessionId::new(&server, id);
+        let principal = caller.principal.as_ref().map_err(|_| SessionsError::UnknownSession)?.as_ref();
+        if let Some(served) = self.table.of_server(name, self.callers.identity()) {
+            return match served.session.check_principal(principal) {
+                Ok(()) => Ok(Place::Here(served)),
+                Err(refusal) if refusal.status == 404 => Err(SessionsError::UnknownSession),
+                Err(refusal) => Err(refusal.into()),
+            };
+        }
+        let session = self.host.look_up(name, principal, last_event_id).await?;
+        session.map(Place::Elsewhere).ok_or(SessionsError::UnknownSession)
     }
 
     async fn read(&self, id: &SessionId, last_event_id: Option<&str>) -> Result<EventStream, SessionsError> {
         let last_event_id = last_event_id.filter(|last_event_id| *last_event_id != RMCP_START);
-        let here = self.table.here(id);
-        let session = match &here {
-            Some(served) => served.session.clone(),
-            None => self.look_up(id, None, last_event_id).await?,
-        };
+        let place = self.look_up(&self.callers.now(&self.host.engine), id, last_event_id).await?;
+        let session = place.session();
         let opened = Pages::open(&self.host, |signal| match last_event_id {
             Some(last_event_id) => session.resume(last_event_id, None, signal, 0),
             None => session.listen(signal, 0),
@@ -282,55 +256,54 @@ impl Sessions {
         if opened.is_err() {
             session.let_go();
         }
-        Ok(EventStream::new(opened?, here.and_then(|served| served.recent.clone())))
+        let recent = match &place {
+            Place::Here(served) => served.recent.clone(),
+            Place::Elsewhere(_) => None,
+        };
+        Ok(EventStream::new(opened?, recent))
     }
 
     /// Where the session of this message is served.
-    async fn place(&self, id: &SessionId, message: &ClientJsonRpcMessage) -> Result<Place, SessionsError> {
-        let principal = parts_of(message).map(|parts| self.principal(parts)).transpose()?;
-        if let Some(served) = self.table.here(id) {
-            // If the message is an answer of the client, rmcp shows nothing of its HTTP request, so there is nothing to
-            // check.
-            return if principal.is_none_or(|principal| served.session.belongs_to(principal.as_ref())) {
-                Ok(Place::Here(served))
-            } else {
-                Err(SessionsError::UnknownSession)
-            };
-        }
-        let principal = principal.flatten();
-        let session = self.look_up(id, principal.as_ref(), None).await?;
-        if self.adopter.is_some()
+    async fn place(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        message: &ClientJsonRpcMessage,
+    ) -> Result<Place, SessionsError> {
+        let place = self.look_up(caller, id, None).await?;
+        self.callers.check(&self.host.engine, place.session(), message).inspect_err(|_| place.session().let_go())?;
+        if let Place::Elsewhere(session) = &place
+            && self.adopter.is_some()
             && !session.is_elsewhere()
-            && let Some(served) = self.table.adopted(&session).await
+            && let Some(served) = self.table.adopted(session).await
         {
             return Ok(Place::Here(served));
         }
-        Ok(Place::Elsewhere(session))
+        Ok(place)
     }
 
     /// Relays a message to the process that has this session. The answer is a stream of that process.
     async fn relay(
         &self,
+        caller: &Caller,
         session: &SessionHandle,
         message: &ClientJsonRpcMessage,
         admission: &Admission,
     ) -> Result<EventStream, SessionsError> {
-        let parts = parts_of(message);
-        let headers = parts.map(|parts| &parts.headers).into_iter().flatten();
-        let headers = headers.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-        let relayed = Relayed::new(RelayedMethod::Post, json(message), headers, &[], None);
-        self.pass(session, admission, relayed).await
+        let parts = caller.parts.as_deref().or_else(|| parts_of(message));
+        self.pass(caller, session, admission, relayed(RelayedMethod::Post, json(message), parts, &[])).await
     }
 
     /// Passes a request on to the process that has this session, or had it.
     async fn pass(
         &self,
+        caller: &Caller,
         session: &SessionHandle,
         admission: &Admission,
         relayed: Relayed,
     ) -> Result<EventStream, SessionsError> {
         if let Some(adopter) = &self.adopter {
-            adopting::offer(adopter, session, NO_PATH);
+            adopting::offer(adopter, session, caller.path());
         }
         let opened = Pages::open(&self.host, |signal| session.relay(admission, relayed, signal, 0));
         if opened.is_err() {
@@ -345,10 +318,15 @@ impl SessionManager for Sessions {
     type Transport = SessionTransport;
 
     async fn create_session(&self) -> Result<(SessionId, SessionTransport), SessionsError> {
-        let id: SessionId = new_id().into();
-        let ears = Arc::new(Ears::default());
-        let session = self.host.engine.open_session(self.named(&id), None, &Dialect::NEUTRAL, ears.clone(), 0)?;
-        let served = served(session, &ears, &self.host, &self.table);
+        let (id, ears): (SessionId, _) = (new_id().into(), Arc::new(Ears::default()));
+        let engine = &self.host.engine;
+        let caller = self.callers.first(engine);
+        let server = self.callers.server(&caller);
+        let name = store::SessionId::new(&server, &id);
+        let unidentified = |_: &Unidentified| SessionsError::Refused(Fault::Unidentified.refusal(&Dialect::NEUTRAL));
+        let principal = caller.principal.as_ref().map_err(unidentified)?.as_ref();
+        let session = engine.open_session(name, principal, &Dialect::NEUTRAL, ears.clone(), 0)?;
+        let served = served(session, &ears, &self.host, &self.table, caller.path());
         self.table.insert(Arc::clone(&served));
         self.host.arm_for_engine();
         Ok((id, SessionTransport::new(served, &self.left)))
@@ -361,9 +339,7 @@ impl SessionManager for Sessions {
     ) -> Result<ServerJsonRpcMessage, SessionsError> {
         let served = self.table.here(id).ok_or(SessionsError::UnknownSession)?;
         let session = &served.session;
-        if let Some(parts) = parts_of(&message) {
-            Sender::of(parts, &self.identity, &self.host.engine).ask(|requester| session.claim(&requester))?;
-        }
+        self.callers.check(&self.host.engine, session, &message).inspect_err(|_| session.end())?;
         let JsonRpcMessage::Request(request) = &message else { return Err(SessionsError::UnknownSession) };
         let answer = served.initialized(request.id.clone());
         let opened = session.take_place().map_err(SessionsError::from).and_then(|()| {
@@ -385,12 +361,9 @@ impl SessionManager for Sessions {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, SessionsError> {
-        if self.table.here(id).is_some() {
-            return Ok(true);
-        }
-        match self.look_up(id, None, None).await {
-            Ok(session) => {
-                session.let_go();
+        match self.look_up(&self.callers.now(&self.host.engine), id, None).await {
+            Ok(place) => {
+                place.session().let_go();
                 Ok(true)
             }
             Err(SessionsError::UnknownSession) => Ok(false),
@@ -399,28 +372,27 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
-        if self.left.remove(id) {
+        // rmcp's service closes a session itself when its loop is over, and serves no request then.
+        if !Caller::is_shown() && self.left.remove(id) {
             return Ok(());
         }
-        match self.table.here(id) {
-            // A DELETE. rmcp's loop ends with the session.
-            Some(served) => served.session.delete(),
-            // A DELETE for a session of another process, or for one that does not exist.
-            None => {
-                let session = match self.look_up(id, None, None).await {
-                    Err(SessionsError::UnknownSession) => return Ok(()),
-                    session => session?,
-                };
-                if !session.is_elsewhere() {
-                    // The session was adopted here a moment ago, and has no handlers yet.
-                    session.delete();
-                    self.table.tell();
-                    return Ok(());
-                }
+        // A DELETE.
+        let caller = self.callers.now(&self.host.engine);
+        match self.look_up(&caller, id, None).await {
+            Err(SessionsError::UnknownSession) => {}
+            Err(error) => return Err(error),
+            // rmcp's loop ends with the session.
+            Ok(Place::Here(served)) => served.session.delete(),
+            Ok(Place::Elsewhere(session)) if !session.is_elsewhere() => {
+                // The session was adopted here a moment ago, and has no handlers yet.
+                session.delete();
+                self.table.tell();
+            }
+            Ok(Place::Elsewhere(session)) => {
                 let head = Head { method: RelayedMethod::Delete.as_str(), ..Head::default() };
                 let admission = Admission::new(Operation::Delete, &head, &[]);
-                let relayed = Relayed::new(RelayedMethod::Delete, Bytes::new(), [], &[], None);
-                self.pass(&session, &admission, relayed).await?;
+                let relayed = relayed(RelayedMethod::Delete, Bytes::new(), caller.parts.as_deref(), &[]);
+                self.pass(&caller, &session, &admission, relayed).await?;
             }
         }
         Ok(())
@@ -433,9 +405,10 @@ impl SessionManager for Sessions {
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
         // Before the look-up: after it, an error would have to let go of a session of another process.
         let admission = admitted(&message)?;
-        let served = match self.place(id, &message).await? {
+        let caller = self.callers.now(&self.host.engine);
+        let served = match self.place(&caller, id, &message).await? {
             Place::Here(served) => served,
-            Place::Elsewhere(session) => return self.relay(&session, &message, &admission).await,
+            Place::Elsewhere(session) => return self.relay(&caller, &session, &message, &admission).await,
         };
         // Before the request is in flight: from then on, nothing may delay it on its way to the handler.
         served.inbox.room().await;
@@ -450,9 +423,10 @@ impl SessionManager for Sessions {
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), SessionsError> {
         let admission = admitted(&message)?;
-        let served = match self.place(id, &message).await? {
+        let caller = self.callers.now(&self.host.engine);
+        let served = match self.place(&caller, id, &message).await? {
             Place::Here(served) => served,
-            Place::Elsewhere(session) => return self.relay(&session, &message, &admission).await.map(drop),
+            Place::Elsewhere(session) => return self.relay(&caller, &session, &message, &admission).await.map(drop),
         };
         served.inbox.room().await;
         if served.pass_on(&admission, message) { Ok(()) } else { Err(SessionsError::UnknownSession) }

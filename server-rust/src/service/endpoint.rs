@@ -6,7 +6,6 @@ use std::error::Error;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use http::header::{HOST, HeaderValue, ORIGIN};
@@ -16,9 +15,7 @@ use http::{Method, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full, LengthLimitError};
 use tailrope_core::engine::{Engine, SessionHandle};
-use tailrope_core::exchange::{
-    self, Action, Admission, Allowed, AnswerHead, Fault, Relayed, RelayedMethod, Terms, server_name,
-};
+use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
 use tailrope_core::store::SessionId;
 
@@ -27,11 +24,11 @@ use crate::close::Drain;
 use crate::hearing::Ears;
 use crate::host::{Host, new_id};
 use crate::pages::Pages;
-use crate::sender::{Sender, text};
+use crate::sender::{Sender, Unnamed, text};
 use crate::service::answer::{self, ResponseBody};
 use crate::service::headers::Headers;
 use crate::service::hosts::Hosts;
-use crate::service::{self, Application, Begun, Handlers, SESSION_ID, ServiceConfig};
+use crate::service::{self, Application, Begun, Handlers, SESSION_ID, ServiceConfig, relayed};
 use crate::table::Table;
 
 type Answer = Response<ResponseBody>;
@@ -46,8 +43,7 @@ pub(crate) struct Endpoint<A: Application> {
     hosts: Hosts,
     pub(crate) host: Arc<Host>,
     table: Arc<Table<A::Session>>,
-    /// Whether the log has said that the path `/` names the server.
-    is_unnamed_told: AtomicBool,
+    unnamed: Unnamed,
 }
 
 /// Why a body was not read.
@@ -138,7 +134,7 @@ impl<A: Application> Endpoint<A> {
     pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
         let host = Host::new(engine);
         let hosts = Hosts::new(&config.allowed_hosts);
-        Self { application, config, hosts, host, table: Table::new(), is_unnamed_told: AtomicBool::new(false) }
+        Self { application, config, hosts, host, table: Table::new(), unnamed: Unnamed::default() }
     }
 
     pub(crate) async fn serve<B>(self: Arc<Self>, request: Request<B>) -> Result<Answer, Infallible>
@@ -210,7 +206,9 @@ impl<A: Application> Endpoint<A> {
             }
             return Ok(Next::Later(Box::pin(self.open(parts, body))));
         }
-        let Some(handlers) = self.here(id, &parts) else {
+        let server = self.server(&parts);
+        let named = SessionId::new(&server, id);
+        let Some(handlers) = self.table.of_server(named, &self.config.identity) else {
             return Ok(Next::Later(Box::pin(self.elsewhere(id, parts, body))));
         };
         let admission = self.admit(handlers.session(), &parts, &headers, &body)?;
@@ -219,14 +217,6 @@ impl<A: Application> Endpoint<A> {
         }
         let reply = self.reply(&*handlers, &admission, parts, &body)?;
         Ok(Next::Reply(reply))
-    }
-
-    /// The handlers of the session with this id, if it is a session of the server that the request is for (I7).
-    fn here(&self, id: &str, parts: &Parts) -> Option<Arc<A::Session>> {
-        let handlers = self.table.here(id)?;
-        // Every session here has the name that was configured, if there is one.
-        let is_named = self.config.identity.server_name.is_some();
-        (is_named || handlers.session().is(SessionId::new(&self.server(parts), id))).then_some(handlers)
     }
 
     /// The answer to a POST without a session whose revision cannot resume. None for any other request, and if the
@@ -257,7 +247,7 @@ impl<A: Application> Endpoint<A> {
         let unidentified = |_| Fault::Unidentified.refusal_of(&Dialect::NEUTRAL, &body);
         let principal = self.sender(&parts).principal().map_err(unidentified)?;
         let closing = |_| Dialect::NEUTRAL.wording.closing();
-        self.tell_unnamed(&parts);
+        self.unnamed.warn(&self.config.identity, &parts, &self.host.engine);
         let server = self.server(&parts);
         let name = SessionId::new(&server, &id);
         let session = self
@@ -300,23 +290,7 @@ impl<A: Application> Endpoint<A> {
 
     /// The name of the server that this request is for.
     fn server<'a>(&'a self, parts: &Parts) -> Cow<'a, str> {
-        match &self.config.identity.server_name {
-            Some(name) => name.into(),
-            None => server_name(parts.uri.path(), None).into(),
-        }
-    }
-
-    /// Says once that the path may be no name: a router in front of the endpoint may have taken the rest of it away. Then
-    /// other servers that share the store have the same name, and serve the sessions of this one.
-    fn tell_unnamed(&self, parts: &Parts) {
-        let is_unnamed = self.config.identity.server_name.is_none() && matches!(parts.uri.path(), "" | "/");
-        if is_unnamed && self.host.engine.outlives_process() && !self.is_unnamed_told.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                target: "tailrope",
-                "the path of this server is /. If another server shares its event store, or a router hides a part of the \
-                 path (axum's nest_service), give each server a name: Identity::server_name"
-            );
-        }
+        self.config.identity.server(parts)
     }
 
     fn sender<'a>(&'a self, parts: &'a Parts) -> Sender<'a> {
@@ -432,11 +406,7 @@ impl<A: Application> Endpoint<A> {
             Pages::open(&self.host, |signal| match RelayedMethod::parse(parts.method.as_str()) {
                 None => session.open(&admission, self.config.json_response, signal, 0),
                 Some(method) => {
-                    let headers: Vec<_> =
-                        parts.headers.iter().map(|(name, value)| (name.as_str(), text(value))).collect();
-                    let headers = headers.iter().map(|(name, value)| (*name, &**value));
-                    let more: Vec<&str> = self.config.relayed_headers.iter().map(|name| &**name).collect();
-                    let relayed = Relayed::new(method, body.clone(), headers, &more, None);
+                    let relayed = relayed(method, body.clone(), Some(&parts), &self.config.relayed_headers);
                     match self.config.json_response {
                         true => session.relay_json(&admission, relayed, signal, 0),
                         false => session.relay(&admission, relayed, signal, 0),

@@ -22,7 +22,7 @@ use tower_service::Service;
 pub use answer::{ResponseBody, Stalled};
 pub(crate) use application::{Application, Begun, Handlers, Served};
 use endpoint::{BoxError, Endpoint};
-pub(crate) use posted::{Posts, parts, serve_posted};
+pub(crate) use posted::{Posts, parts, relayed, serve_posted};
 
 use crate::close::Drain;
 use crate::sender::Identity;

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Uri};
 use tailrope_core::engine::{Posted, SessionHandle};
-use tailrope_core::exchange::{Action, Fault, Terms};
+use tailrope_core::exchange::{Action, Fault, Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::Dialect;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
+use crate::sender::text;
 use crate::service::{Handlers, SESSION_ID};
 
 /// How the requests that were relayed to a session are served: in the order in which they came, and on the runtime of
@@ -68,6 +70,15 @@ fn serve(handlers: &impl Handlers, session: &SessionHandle, terms: &Terms<'_>, p
     } else if posted.begin(&admission) {
         handlers.call(message);
     }
+}
+
+/// What is relayed of a request to the process that has its session: also the headers in `more`. `parts` is its head, if
+/// it is known.
+pub(crate) fn relayed(method: RelayedMethod, body: Bytes, parts: Option<&Parts>, more: &[String]) -> Relayed {
+    let headers = parts.into_iter().flat_map(|parts| &parts.headers);
+    let headers: Vec<_> = headers.map(|(name, value)| (name.as_str(), text(value))).collect();
+    let more: Vec<&str> = more.iter().map(|name| &**name).collect();
+    Relayed::new(method, body, headers.iter().map(|(name, value)| (*name, &**value)), &more, None)
 }
 
 /// What handlers see of a request that did not come to this process, or not now: the path of the request that opened

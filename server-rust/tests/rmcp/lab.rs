@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use rmcp::model::{
@@ -22,6 +23,8 @@ use tailrope_core::protocol::{Decoder, Item};
 use tailrope_server::{Close, Engine, Options, ResumableContext as _, Sessions};
 use tokio::sync::Notify;
 use tokio::time::timeout;
+use tower_layer::Layer as _;
+use tower_service::Service as _;
 
 /// Two cores that stand still for many seconds are normal.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +43,7 @@ impl Gates {
     }
 }
 
-/// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`, `fall`, `task` (a task
+/// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`, `path`, `fall`, `task` (a task
 /// of the tool's has its context and goes on), `fallen task` (such a task panics).
 #[derive(Clone)]
 pub(crate) struct Steps(Gates);
@@ -78,6 +81,7 @@ impl ServerHandler for Steps {
                 }
                 ["close"] => said += &format!("{} ", context.close_sse_stream(Close::default())),
                 ["poll"] => said += &format!("{} ", context.close_sse_stream(Close::default().retry_ms(7).hold_ms(0))),
+                ["path"] => said += &format!("{} ", context.extensions.get::<Parts>().unwrap().uri.path()),
                 ["fall"] => panic!("as a tool may"),
                 ["task"] => {
                     let held = context.clone();
@@ -116,6 +120,8 @@ pub(crate) fn hello() -> Value {
 pub(crate) struct Server<M: SessionManager = Sessions> {
     service: StreamableHttpService<Steps, M>,
     pub(crate) gates: Gates,
+    path: &'static str,
+    has_layer: bool,
 }
 
 impl Server {
@@ -140,18 +146,32 @@ impl<M: SessionManager> Server<M> {
         let tools = Steps(gates.clone());
         let service =
             StreamableHttpService::new(move || Ok(tools.clone()), sessions, StreamableHttpServerConfig::default());
-        Self { service, gates }
+        Self { service, gates, path: "/mcp", has_layer: true }
+    }
+
+    pub(crate) fn at(self, path: &'static str) -> Self {
+        Self { path, ..self }
+    }
+
+    pub(crate) fn without_layer(self) -> Self {
+        Self { has_layer: false, ..self }
     }
 
     pub(crate) async fn ask(&self, method: &str, headers: &[(&str, &str)], body: String) -> Answer {
-        let mut request = Request::builder().method(method).uri("/mcp").header("host", "localhost");
+        let mut request = Request::builder().method(method).uri(self.path).header("host", "localhost");
         request = request.header("accept", "application/json, text/event-stream");
         request = request.header("content-type", "application/json");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(Bytes::from(body))).unwrap();
-        let response = timeout(PATIENCE, self.service.handle(request)).await.expect("an answer begins");
+        let answered = async {
+            match self.has_layer {
+                true => Sessions::layer().layer(self.service.clone()).call(request).await.unwrap(),
+                false => self.service.handle(request).await,
+            }
+        };
+        let response = timeout(PATIENCE, answered).await.expect("an answer begins");
         Answer { response, decoder: Decoder::new(usize::MAX), ids: Vec::new() }
     }
 
@@ -220,6 +240,13 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) fn status(&self) -> u16 {
         self.response.status().as_u16()
+    }
+
+    /// All that the client gets.
+    pub(crate) async fn whole(self) -> (u16, HeaderMap, Bytes) {
+        let (head, body) = self.response.into_parts();
+        let body = timeout(PATIENCE, body.collect()).await.expect("it ends").unwrap().to_bytes();
+        (head.status.as_u16(), head.headers, body)
     }
 
     pub(crate) fn retry_ms(&self) -> Option<u64> {

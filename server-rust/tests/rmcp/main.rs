@@ -4,6 +4,7 @@ mod lab;
 mod lean;
 mod own_service;
 mod shared;
+mod whose;
 
 use std::time::Duration;
 
@@ -92,7 +93,7 @@ async fn i7_a_session_belongs_to_who_opened_it() {
     peer.user = "alice 2".to_owned();
     assert_eq!(peer.call(1, &[]).await.status(), 200);
     peer.user = "mallory 1".to_owned();
-    assert_eq!(peer.call(2, &[]).await.status(), 500, "rmcp's word for what its session manager refuses");
+    assert_eq!(peer.call(2, &[]).await.status(), 404);
 }
 
 #[tokio::test]

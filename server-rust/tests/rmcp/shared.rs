@@ -41,7 +41,7 @@ impl Place {
         Server::of(self.sessions().into())
     }
 
-    fn sessions(&self) -> Sessions {
+    pub(crate) fn sessions(&self) -> Sessions {
         Sessions::new(self.engine())
     }
 
@@ -174,7 +174,7 @@ where
     ask_at(at, "/", id, body).await
 }
 
-async fn ask_at<S, B>(at: S, path: &str, id: Option<String>, body: Value) -> Response<String>
+pub(crate) async fn ask_at<S, B>(at: S, path: &str, id: Option<String>, body: Value) -> Response<String>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
     B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,

@@ -102,13 +102,20 @@ impl SessionHandle {
             return Err(unknown());
         }
         let principal = cell.shared.principal_of(&request.requester).map_err(|_| unknown())?;
-        match cell.requested(principal.as_ref()) {
-            Some(answer) => answer,
-            None => {
-                cell.shared.warn_foreign(&cell.name, principal.as_ref());
-                Err(unknown())
-            }
-        }
+        self.check_principal(principal.as_ref())
+    }
+
+    /// Checks that a request of this principal may use the session. No other principal finds it (I7). For hosts that
+    /// have to know before they can have the request [admitted](Self::admit).
+    ///
+    /// # Errors
+    /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
+    pub fn check_principal(&self, principal: Option<&Principal>) -> Result<(), Refusal> {
+        let cell = &self.cell;
+        cell.requested(principal).unwrap_or_else(|| {
+            cell.shared.warn_foreign(&cell.name, principal);
+            Err(cell.dialect.wording.session_unknown())
+        })
     }
 
     /// Gives the session's streams another reconnection delay than the engine's, in milliseconds.

@@ -95,7 +95,7 @@ impl Serving {
                 let sessions = Sessions::new(engine.clone()).with_identity(identity).with_adoption(factory.clone());
                 let sessions = Arc::new(sessions);
                 let service = StreamableHttpService::new(factory, Arc::clone(&sessions), config);
-                (Self::Rmcp(sessions), Router::new().nest_service(PATH, service))
+                (Self::Rmcp(sessions), Router::new().nest_service(PATH, service).layer(Sessions::layer()))
             }
             _ => return Err(format!("there is no flavour {flavor:?}")),
         })
