@@ -22,6 +22,7 @@
 
 pub mod admission;
 pub(crate) mod base64url;
+mod envelope_error;
 pub mod event_id;
 mod fields;
 mod hex;
