@@ -25,9 +25,21 @@ pub enum EnvelopeError {
     Version,
     /// The id is null, a fraction, a boolean or a container (W-095).
     Id,
+    /// A notification of cancellation whose `requestId` is neither absent, null, a string nor an integer. Readers differ in
+    /// which request it is about.
+    Cancelled,
+    /// A `progressToken` that is neither absent, null, a string nor an integer.
+    Token,
+    /// An id, or what names one, of more bytes than are taken.
+    LongName {
+        /// The bound.
+        max: usize,
+    },
+    /// An id, or what names one, is an integer that the reader behind us reads as another one.
+    LargeInteger,
     /// A response has no id.
     MissingId,
-    /// The object names a member of the envelope twice. Readers differ in which one counts.
+    /// A member of the envelope comes twice, or a parameter that the engine reads. Readers differ in which one counts.
     Duplicate(&'static str),
     /// `method` is not a string.
     Method,
@@ -54,7 +66,8 @@ impl EnvelopeError {
     pub fn code(&self) -> i32 {
         match self {
             Self::NotUtf8 | Self::NotJson(_) => PARSE_ERROR,
-            Self::Id | Self::Duplicate(_) | Self::Ambiguous | Self::TooMany { .. } => INVALID_REQUEST,
+            Self::Id | Self::Cancelled | Self::Token | Self::LongName { .. } | Self::LargeInteger => INVALID_REQUEST,
+            Self::Duplicate(_) | Self::Ambiguous | Self::TooMany { .. } => INVALID_REQUEST,
             _ => INVALID_PARAMS,
         }
     }
@@ -66,11 +79,15 @@ impl fmt::Display for EnvelopeError {
             Self::NotJson(reason) => return f.write_str(reason),
             Self::Duplicate(name) => return write!(f, "the message names `{name}` twice"),
             Self::TooMany { max } => return write!(f, "a batch must not have more than {max} messages"),
+            Self::LongName { max } => return write!(f, "an id must not have more than {max} bytes"),
             Self::NotUtf8 => "the body is not UTF-8",
             Self::NotAnObject => "a message must be a JSON object",
             Self::EmptyBatch => "a batch must not be empty",
             Self::Version => "`jsonrpc` must be \"2.0\"",
             Self::Id => "an id must be a string or an integer",
+            Self::Cancelled => "`requestId` must be a string or an integer",
+            Self::Token => "`progressToken` must be a string or an integer",
+            Self::LargeInteger => "an integer that is an id must be between -(2^53-1) and 2^53-1",
             Self::MissingId => "a response must have an id",
             Self::Method => "`method` must be a string",
             Self::Params => "`params` must be an object",

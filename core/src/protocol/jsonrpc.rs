@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 pub use super::envelope_error::EnvelopeError;
 use super::fields::{Members, Params, members, params_of};
-use super::request_id::{RequestId, is_canonical_integer, write_json_string};
+use super::request_id::{Names, RequestId, is_canonical_integer, write_json_string};
 
 /// The body is not JSON.
 pub const PARSE_ERROR: i32 = -32700;
@@ -116,7 +116,8 @@ pub enum Lasting<'a> {
 }
 
 /// The few parameters that the engine reads. One that is absent or of another type is `None`: to
-/// refuse it is the handler's business. So may be what [no pace](Form::paced) asks for.
+/// refuse it is the handler's business, except where it [names a request](Names). So may be what [no
+/// pace](Form::paced) asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     /// `params.protocolVersion` of `initialize`.
@@ -142,11 +143,18 @@ pub struct Form {
     /// Calls may be paced: their [tools](Fields::tool_name) and [tokens](Fields::progress_token) are read. Otherwise nobody asks
     /// for these, and they may be `None`.
     pub paced: bool,
+    /// Which names of requests are taken. Unless any are, a parameter that is read must not come twice either.
+    pub names: Names,
+}
+
+impl Form {
+    /// The most lenient one, for what was admitted before, and for what peers send of their own.
+    const LENIENT: Self = Self { max_batch: usize::MAX, is_exact: false, paced: true, names: Names::Any };
 }
 
 /// Reads the envelopes of a body.
 pub fn read(body: &[u8]) -> Result<Body, EnvelopeError> {
-    read_as(body, Form { max_batch: usize::MAX, is_exact: false, paced: true })
+    read_as(body, Form::LENIENT)
 }
 
 /// Reads the envelopes of a body as a reader of this form does.
@@ -236,7 +244,7 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
         None if matches!(kind, Kind::Response | Kind::ErrorResponse) => return Err(EnvelopeError::MissingId),
         None => None,
         Some("null") if kind == Kind::ErrorResponse => None,
-        Some(raw) => Some(RequestId::from_json(raw).ok_or(EnvelopeError::Id)?),
+        Some(raw) => Some(form.names.take(RequestId::from_json(raw), EnvelopeError::Id)?),
     };
     let method = match method {
         Some(raw) => Some(string(raw).ok_or(EnvelopeError::Method)?.into_owned()),
@@ -262,7 +270,7 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
         return Err(EnvelopeError::Error);
     }
     let fields = match (method.as_deref(), known) {
-        (Some(method), Some(params)) => read_fields(kind, method, &params),
+        (Some(method), Some(params)) => read_fields(kind, method, &params, form.names)?,
         _ => Fields::default(),
     };
     let params = params.map_or(0..0, |raw| {
@@ -272,11 +280,17 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
     Ok(Envelope { kind, method, id, range: start..start + text.len(), params, fields })
 }
 
-fn read_fields(kind: Kind, method: &str, params: &Params<'_>) -> Fields {
+fn read_fields(kind: Kind, method: &str, params: &Params<'_>, names: Names) -> Result<Fields, EnvelopeError> {
     let mut fields = Fields::default();
+    if let Some(name) = params.duplicate.filter(|_| names != Names::Any) {
+        return Err(EnvelopeError::Duplicate(name));
+    }
     let text = |raw: Option<&RawValue>| raw.and_then(string).map(Cow::into_owned);
     if kind == Kind::Request {
-        fields.progress_token = params.progress_token.and_then(token);
+        fields.progress_token = match names {
+            Names::Any => params.progress_token.and_then(token),
+            names => names.take_parameter(params.progress_token, EnvelopeError::Token)?.map(|token| token.to_json()),
+        };
         match method {
             "initialize" => fields.protocol_version = text(params.protocol_version),
             "tools/call" => fields.tool_name = text(params.name),
@@ -284,9 +298,9 @@ fn read_fields(kind: Kind, method: &str, params: &Params<'_>) -> Fields {
             _ => {}
         }
     } else if method == CANCELLED {
-        fields.cancelled_request = params.request_id.and_then(|raw| RequestId::from_json(raw.get()));
+        fields.cancelled_request = names.take_parameter(params.request_id, EnvelopeError::Cancelled)?;
     }
-    fields
+    Ok(fields)
 }
 
 /// A progress token in one spelling, so that equal tokens are equal texts. Fractions are allowed.
