@@ -61,6 +61,7 @@ mod exchange {
 }
 
 mod protocol {
+    mod readers;
     mod vectors;
 }
 
