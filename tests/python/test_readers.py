@@ -1,5 +1,5 @@
-"""What the core takes a body for, and what the SDK behind it takes it for. Where the core takes one, the SDK takes it for the
-same messages, or refuses it: otherwise calls would hang, and cancellations would be of others (I7, I13)."""
+"""What the core takes a body for, and what the SDK behind it takes it for. Where the core takes one, the SDK takes it
+for the same messages, or refuses it: otherwise calls would hang, and cancellations would be of others (I7, I13)."""
 
 from __future__ import annotations
 
@@ -111,7 +111,23 @@ def test_i13_a_body_of_the_vectors_is_read_alike(vector: dict[str, Any]) -> None
     check(body)
 
 
-VALUES = ["1", '"1"', "1.0", "1e0", "-0", "0", "null", "true", "[]", "{}", '""', "9007199254740993", '"2.0"', '"ping"', "{"]
+VALUES = [
+    "1",
+    '"1"',
+    "1.0",
+    "1e0",
+    "-0",
+    "0",
+    "null",
+    "true",
+    "[]",
+    "{}",
+    '""',
+    "9007199254740993",
+    '"2.0"',
+    '"ping"',
+    "{",
+]
 NAMES = ["jsonrpc", "id", "method", "params", "result", "error", "requestId", "_meta", "progressToken", "name", "x"]
 PIECES = [
     *VALUES,

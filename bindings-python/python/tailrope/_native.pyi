@@ -36,6 +36,7 @@ __all__ = [
     "probe",
     "refusal",
     "set_log_level",
+    "told",
     "unwritable",
 ]
 

@@ -103,8 +103,8 @@ impl RequestId {
 pub enum Names {
     /// Every one. A parameter that is none counts as absent.
     Any,
-    /// Those of at most [`MAX_BYTES`](Self::MAX_BYTES). A parameter that is none is refused: whoever reads the body after
-    /// us might take it for one.
+    /// Those of at most [`MAX_BYTES`](Self::MAX_BYTES). A parameter that is none is refused: the SDK, which reads the body
+    /// after us, might take it for one.
     Bounded,
     /// Of these, the integers that JavaScript can tell from their neighbours. The SDKs refuse some of the others, and read
     /// some as another integer, by which nobody would be answered and nothing be cancelled.
