@@ -4,7 +4,7 @@
 use serde_json::Value;
 use tailrope_core::client::{Failure, Posted, failure_payloads};
 use tailrope_core::protocol::jsonrpc::{self, Body, Envelope, EnvelopeError, Form, Kind};
-use tailrope_core::protocol::{RequestId, Revision};
+use tailrope_core::protocol::{Names, RequestId, Revision};
 
 use crate::reader::Reader;
 
