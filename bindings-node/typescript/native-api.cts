@@ -538,3 +538,6 @@ export declare function errorCodes(): string[];
  * thread that calls does nothing else meanwhile.
  */
 export declare function probe(words: string[]): number;
+
+/** What the core reads a body as, as JSON. Only in builds for tests. */
+export declare function told(sdkMajor: number, body: Body): string;

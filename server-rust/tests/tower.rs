@@ -238,9 +238,11 @@ async fn i7_a_session_is_found_at_its_own_path_alone() {
     let opened = begin_at(&server, "POST", "/admin", &[], hello()).await;
     let id = opened.headers()["mcp-session-id"].to_str().unwrap();
     for method in ["POST", "GET", "DELETE"] {
-        assert_eq!(at("/public", method, id).await, 404, "{method}");
+        for path in ["/public", "/admin/", "//admin", "/%61dmin", "/ADMIN"] {
+            assert_eq!(at(path, method, id).await, 404, "{method} {path}");
+        }
     }
-    assert_eq!((at("/admin", "POST", id).await, at("/admin/", "DELETE", id).await), (200, 200));
+    assert_eq!((at("/admin", "POST", id).await, at("/admin", "DELETE", id).await), (200, 200));
 }
 
 /// Tells what it hears of sessions.

@@ -65,6 +65,7 @@ mod exchange {
 }
 
 mod protocol {
+    mod readers;
     mod vectors;
 }
 

@@ -39,7 +39,7 @@ class Case:
 
 GOOD: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 VALUES: list[Any] = [None, True, False, 0, -1, 1.5, 1e300, "", "x", "\u2028", [], [[]], {}, {"a": 1}, "2.0"]
-BAD_IDS: list[Any] = [None, True, False, 1.5, -0.5, [], {}, [1], {"id": 1}]
+BAD_IDS: list[Any] = [None, True, False, 1.0, 1.5, -0.5, [], {}, [1], {"id": 1}, "x" * 1025]
 CURSOR_TEXT = "abzAZ019-_.~!@#$%^&*()+={}[]|;:'<>?/"
 
 
@@ -59,6 +59,10 @@ def bodies(chance: random.Random, language: str) -> Iterator[Case]:
             )
         elif kind == 3:
             yield Case("forbidden id", body=json.dumps({**GOOD, "id": chance.choice(BAD_IDS)}).encode())
+            # Null is as good as absent here.
+            params = {"requestId": chance.choice(BAD_IDS[1:])}
+            cancellation = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+            yield Case("cancellation of a forbidden id", body=json.dumps(cancellation).encode())
         elif kind == 4:
             wrong = {**GOOD, "jsonrpc": chance.choice([None, 2, 2.0, "1.0", "2", "", [], True])}
             yield Case("wrong version of JSON-RPC", body=json.dumps(wrong).encode())

@@ -26,7 +26,35 @@ export function bodyOf(exchange: Exchange, maxBytes: number): ReadBody | Promise
   if (text !== undefined) {
     return { text };
   }
-  return parsedBody === undefined ? exchange.readBody(maxBytes) : { text: JSON.stringify(parsedBody) ?? '' };
+  return parsedBody === undefined ? exchange.readBody(maxBytes) : { text: written(parsedBody) };
+}
+
+/** What a parser has made as text again; none where it nests too deep for that, and then it is no JSON to the engine. */
+function written(parsedBody: unknown): string {
+  try {
+    return JSON.stringify(parsedBody) ?? '';
+  } catch (error) {
+    if (error instanceof RangeError) {
+      return '';
+    }
+    throw error;
+  }
+}
+
+/** Whether the id of a message is a number that JavaScript may have read as another one: nobody is to be answered by it. */
+export function hasLostId(parsedBody: unknown): boolean {
+  const id = (parsedBody as { id?: unknown } | null | undefined)?.id;
+  return typeof id === 'number' && !Number.isSafeInteger(id);
+}
+
+/** What an error names its request by: the text of the body, which has the digits of every id, or what is certain without it. */
+export function namingBody({ text, parsedBody }: Exchange): Body | undefined {
+  if (text !== undefined || typeof parsedBody !== 'object' || parsedBody === null || hasLostId(parsedBody)) {
+    return text;
+  }
+  const { id, method } = parsedBody as { id?: unknown; method?: unknown };
+  const isNamed = typeof method === 'string' && (typeof id === 'string' || typeof id === 'number');
+  return isNamed ? JSON.stringify({ jsonrpc: '2.0', id, method }) : undefined;
 }
 
 /** Text, or the bytes where they are none: the engine says so. */

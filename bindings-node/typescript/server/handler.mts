@@ -17,7 +17,9 @@ import type { Runtime } from '../runtime.mjs';
 import { noteHandler } from '../status.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { checkServed } from '../store/open.mjs';
+import { hasLostId, namingBody } from './body.mjs';
 import type { Exchange, Handlers } from './exchange.mjs';
+import { refusalOf } from './refusal.mjs';
 import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
 import type { NodeHandler, WebSdk } from './sdk.mjs';
 import { isStock } from './seam.mjs';
@@ -144,6 +146,13 @@ class Handler {
         return undefined;
       }
       if (exchange.parsedBody !== undefined) {
+        if (hasLostId(exchange.parsedBody)) {
+          // The SDK would answer it by the id that JavaScript has made of it.
+          return this.#router.refuse(
+            exchange,
+            refusalOf(this.#sdk.major, 'invalid_message', undefined, namingBody(exchange)),
+          );
+        }
         const route = this.#classify(exchange);
         if (route.kind === 'modern') {
           const revision = route.classification.revision ?? 'unknown';
@@ -172,8 +181,7 @@ class Handler {
 
   /** Names the revisions that can resume, so that a client of both eras falls back to `initialize`. */
   #steer(exchange: Exchange, revision: string): void {
-    const body = exchange.text ?? JSON.stringify(exchange.parsedBody);
-    this.#router.refuse(exchange, this.#runtime.engine.steer(body, revision));
+    this.#router.refuse(exchange, this.#runtime.engine.steer(namingBody(exchange) ?? '', revision));
   }
 
   /** What `notify` publishes reaches the clients of sessions too. */

@@ -6,7 +6,7 @@ import { invalid } from '../errors.mjs';
 import type { Adopted, Refusal } from '../native.mjs';
 import { checkServed } from '../store/open.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
-import { maxBodyBytes } from './body.mjs';
+import { maxBodyBytes, namingBody } from './body.mjs';
 import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
 import { refusalOf, refuse, report } from './refusal.mjs';
@@ -121,9 +121,7 @@ export class SessionRouter<S extends Server, Context> {
     try {
       return await route();
     } catch (error) {
-      const { parsedBody } = exchange;
-      const body = parsedBody === undefined ? undefined : JSON.stringify(parsedBody);
-      const refusal = refusalOf(this.#sdk.major, 'internal', undefined, body);
+      const refusal = refusalOf(this.#sdk.major, 'internal', undefined, namingBody(exchange));
       refuse(exchange, refusal, (error) => this.report(error), error);
     }
   }

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 
 use super::jsonrpc::{self, Body, EnvelopeError, Form, Kind};
 use super::refusal::{ErrorId, Refusal, Wording};
+use super::request_id::Names;
 use super::revision::Revision;
 use super::sse::is_valid_event_id;
 
@@ -72,6 +73,8 @@ pub struct Dialect {
     pub exact_members: bool,
     /// Clients may post an error response whose id is null.
     pub null_id_errors: bool,
+    /// Which names of requests the handlers can tell from each other.
+    pub names: Names,
     /// The SDK tells nobody that a cancelled request will have no response: it gets its end when the cancellation has
     /// been given to the handlers.
     pub settles_cancelled: bool,
@@ -90,6 +93,7 @@ impl Dialect {
         batches: false,
         exact_members: false,
         null_id_errors: true,
+        names: Names::Bounded,
         settles_cancelled: true,
     };
 
@@ -104,6 +108,7 @@ impl Dialect {
         batches: false,
         exact_members: false,
         null_id_errors: false,
+        names: Names::Bounded,
         settles_cancelled: true,
     };
 
@@ -118,6 +123,7 @@ impl Dialect {
         batches: false,
         exact_members: false,
         null_id_errors: true,
+        names: Names::Bounded,
         settles_cancelled: false,
     };
 
@@ -133,6 +139,7 @@ impl Dialect {
         batches: true,
         exact_members: true,
         null_id_errors: false,
+        names: Names::Safe,
         settles_cancelled: true,
     };
 
@@ -212,7 +219,7 @@ fn admit_post(
     }
 
     let max_batch = if dialect.batches { MAX_BATCH } else { usize::MAX };
-    let form = Form { max_batch, is_exact: dialect.exact_members, paced: context.paced };
+    let form = Form { max_batch, is_exact: dialect.exact_members, paced: context.paced, names: dialect.names };
     let body = jsonrpc::read_as(body, form).map_err(|error| wording.malformed(&error))?;
     check_messages(&body, context, dialect)?;
 

@@ -22,8 +22,7 @@ pub(super) struct Members<'a> {
     pub(super) has_others: bool,
 }
 
-/// The parameters that the engine reads. Of a name that comes twice the last one counts, as in
-/// every JSON library that an SDK uses.
+/// The parameters that the engine reads. Of a name that comes twice the last one counts.
 #[derive(Default)]
 pub(super) struct Params<'a> {
     pub(super) protocol_version: Option<&'a RawValue>,
@@ -32,6 +31,8 @@ pub(super) struct Params<'a> {
     pub(super) uri: Option<&'a RawValue>,
     pub(super) meta: Option<&'a RawValue>,
     pub(super) progress_token: Option<&'a RawValue>,
+    /// One that came twice.
+    pub(super) duplicate: Option<&'static str>,
 }
 
 pub(super) fn members(text: &str) -> serde_json::Result<Members<'_>> {
@@ -43,12 +44,17 @@ pub(super) fn members(text: &str) -> serde_json::Result<Members<'_>> {
 /// `raw` is an object.
 pub(super) fn params_of(raw: &RawValue) -> serde_json::Result<Params<'_>> {
     const NAMES: [&str; 5] = ["protocolVersion", "requestId", "name", "uri", "_meta"];
-    let [protocol_version, request_id, name, uri, meta] = pick(raw.get(), &NAMES)?.values;
+    let Picked { values: [protocol_version, request_id, name, uri, meta], mut duplicate, .. } =
+        pick(raw.get(), &NAMES)?;
     let progress_token = match meta {
-        Some(meta) if meta.get().starts_with('{') => pick(meta.get(), &["progressToken"])?.values[0],
+        Some(meta) if meta.get().starts_with('{') => {
+            let picked = pick(meta.get(), &["progressToken"])?;
+            duplicate = duplicate.or(picked.duplicate);
+            picked.values[0]
+        }
         _ => None,
     };
-    Ok(Params { protocol_version, request_id, name, uri, meta, progress_token })
+    Ok(Params { protocol_version, request_id, name, uri, meta, progress_token, duplicate })
 }
 
 pub(super) struct Picked<'a, const N: usize> {

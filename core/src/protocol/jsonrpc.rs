@@ -2,14 +2,14 @@
 //! and a few named fields. Payloads are checked to be JSON and otherwise left unread.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::ops::Range;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+pub use super::envelope_error::EnvelopeError;
 use super::fields::{Members, Params, members, params_of};
-use super::request_id::{RequestId, is_canonical_integer, write_json_string};
+use super::request_id::{Names, RequestId, is_canonical_integer, write_json_string};
 
 /// The body is not JSON.
 pub const PARSE_ERROR: i32 = -32700;
@@ -116,7 +116,8 @@ pub enum Lasting<'a> {
 }
 
 /// The few parameters that the engine reads. One that is absent or of another type is `None`: to
-/// refuse it is the handler's business. So may be what [no pace](Form::paced) asks for.
+/// refuse it is the handler's business, except where it [names a request](Names). So may be what [no
+/// pace](Form::paced) asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     /// `params.protocolVersion` of `initialize`.
@@ -131,89 +132,6 @@ pub struct Fields {
     pub resource_uri: Option<String>,
 }
 
-/// Why a body is not a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum EnvelopeError {
-    /// The bytes are not UTF-8 (W-002).
-    NotUtf8,
-    /// The text is not JSON; the reason, with line and column.
-    NotJson(String),
-    /// JSON, but neither an object nor an array of objects.
-    NotAnObject,
-    /// An array without elements.
-    EmptyBatch,
-    /// An array of more elements than are taken; none of them was looked at.
-    TooMany {
-        /// The bound.
-        max: usize,
-    },
-    /// `jsonrpc` is absent or not `"2.0"`.
-    Version,
-    /// The id is null, a fraction, a boolean or a container (W-095).
-    Id,
-    /// A response has no id.
-    MissingId,
-    /// The object names a member of the envelope twice. Readers differ in which one counts.
-    Duplicate(&'static str),
-    /// `method` is not a string.
-    Method,
-    /// `params` is neither an object nor null.
-    Params,
-    /// A member that its kind of message does not have, for a reader that takes no other.
-    Foreign,
-    /// `_meta` is not an object, or its `progressToken` neither a string nor a number, for such a
-    /// reader.
-    Meta,
-    /// `result` is not an object.
-    Result,
-    /// `error` is not an object with an integer code and a message.
-    Error,
-    /// More than one of method, result and error.
-    Ambiguous,
-    /// None of method, result and error.
-    Empty,
-}
-
-impl EnvelopeError {
-    /// The code that the Python SDKs answer to the same fault. The faults that they let pass, or
-    /// read in another way than the sender, get `INVALID_REQUEST`.
-    pub fn code(&self) -> i32 {
-        match self {
-            Self::NotUtf8 | Self::NotJson(_) => PARSE_ERROR,
-            Self::Id | Self::Duplicate(_) | Self::Ambiguous | Self::TooMany { .. } => INVALID_REQUEST,
-            _ => INVALID_PARAMS,
-        }
-    }
-}
-
-impl fmt::Display for EnvelopeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            Self::NotJson(reason) => return f.write_str(reason),
-            Self::Duplicate(name) => return write!(f, "the message names `{name}` twice"),
-            Self::TooMany { max } => return write!(f, "a batch must not have more than {max} messages"),
-            Self::NotUtf8 => "the body is not UTF-8",
-            Self::NotAnObject => "a message must be a JSON object",
-            Self::EmptyBatch => "a batch must not be empty",
-            Self::Version => "`jsonrpc` must be \"2.0\"",
-            Self::Id => "an id must be a string or an integer",
-            Self::MissingId => "a response must have an id",
-            Self::Method => "`method` must be a string",
-            Self::Params => "`params` must be an object",
-            Self::Foreign => "a message must have the members of its kind and no other",
-            Self::Meta => "`_meta` must be an object, and its `progressToken` a string or a number",
-            Self::Result => "`result` must be an object",
-            Self::Error => "`error` must be an object with an integer `code` and a string `message`",
-            Self::Ambiguous => "a message must have only one of `method`, `result` and `error`",
-            Self::Empty => "a message must have one of `method`, `result` and `error`",
-        };
-        f.write_str(text)
-    }
-}
-
-impl std::error::Error for EnvelopeError {}
-
 /// How readers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
@@ -225,11 +143,18 @@ pub struct Form {
     /// Calls may be paced: their [tools](Fields::tool_name) and [tokens](Fields::progress_token) are read. Otherwise nobody asks
     /// for these, and they may be `None`.
     pub paced: bool,
+    /// Which names of requests are taken. Unless any are, a parameter that is read must not come twice either.
+    pub names: Names,
+}
+
+impl Form {
+    /// The most lenient one, for what was admitted before, and for what peers send of their own.
+    const LENIENT: Self = Self { max_batch: usize::MAX, is_exact: false, paced: true, names: Names::Any };
 }
 
 /// Reads the envelopes of a body.
 pub fn read(body: &[u8]) -> Result<Body, EnvelopeError> {
-    read_as(body, Form { max_batch: usize::MAX, is_exact: false, paced: true })
+    read_as(body, Form::LENIENT)
 }
 
 /// Reads the envelopes of a body as a reader of this form does.
@@ -319,7 +244,7 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
         None if matches!(kind, Kind::Response | Kind::ErrorResponse) => return Err(EnvelopeError::MissingId),
         None => None,
         Some("null") if kind == Kind::ErrorResponse => None,
-        Some(raw) => Some(RequestId::from_json(raw).ok_or(EnvelopeError::Id)?),
+        Some(raw) => Some(form.names.take(RequestId::from_json(raw), EnvelopeError::Id)?),
     };
     let method = match method {
         Some(raw) => Some(string(raw).ok_or(EnvelopeError::Method)?.into_owned()),
@@ -345,7 +270,7 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
         return Err(EnvelopeError::Error);
     }
     let fields = match (method.as_deref(), known) {
-        (Some(method), Some(params)) => read_fields(kind, method, &params),
+        (Some(method), Some(params)) => read_fields(kind, method, &params, form.names)?,
         _ => Fields::default(),
     };
     let params = params.map_or(0..0, |raw| {
@@ -355,11 +280,17 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
     Ok(Envelope { kind, method, id, range: start..start + text.len(), params, fields })
 }
 
-fn read_fields(kind: Kind, method: &str, params: &Params<'_>) -> Fields {
+fn read_fields(kind: Kind, method: &str, params: &Params<'_>, names: Names) -> Result<Fields, EnvelopeError> {
     let mut fields = Fields::default();
+    if let Some(name) = params.duplicate.filter(|_| names != Names::Any) {
+        return Err(EnvelopeError::Duplicate(name));
+    }
     let text = |raw: Option<&RawValue>| raw.and_then(string).map(Cow::into_owned);
     if kind == Kind::Request {
-        fields.progress_token = params.progress_token.and_then(token);
+        fields.progress_token = match names {
+            Names::Any => params.progress_token.and_then(token),
+            names => names.take_parameter(params.progress_token, EnvelopeError::Token)?.map(|token| token.to_json()),
+        };
         match method {
             "initialize" => fields.protocol_version = text(params.protocol_version),
             "tools/call" => fields.tool_name = text(params.name),
@@ -367,9 +298,9 @@ fn read_fields(kind: Kind, method: &str, params: &Params<'_>) -> Fields {
             _ => {}
         }
     } else if method == CANCELLED {
-        fields.cancelled_request = params.request_id.and_then(|raw| RequestId::from_json(raw.get()));
+        fields.cancelled_request = names.take_parameter(params.request_id, EnvelopeError::Cancelled)?;
     }
-    fields
+    Ok(fields)
 }
 
 /// A progress token in one spelling, so that equal tokens are equal texts. Fractions are allowed.

@@ -22,6 +22,7 @@
 
 pub mod admission;
 pub(crate) mod base64url;
+mod envelope_error;
 pub mod event_id;
 mod fields;
 mod hex;
@@ -32,6 +33,8 @@ pub mod request_id;
 pub mod revision;
 pub mod sse;
 pub mod sse_decoder;
+#[cfg(feature = "testing")]
+pub mod told;
 
 pub use admission::{AcceptRule, Context, Dialect, Head, Operation, admit, admit_with_versions};
 pub use event_id::{Cursor, EventId, IdEncoder, MAX_EVENT_ID_LEN, MAX_SEQ, MAX_VISIT, Origin, StreamNonce};
@@ -40,6 +43,6 @@ pub use incarnation::{Incarnation, Incoming};
 pub use jsonrpc::{Body, Envelope, EnvelopeError, Fields, InitializeResult, Kind, Lasting, ListChanged};
 pub(crate) use refusal::retry_after_s;
 pub use refusal::{ErrorId, NotRelayed, Refusal, Wording};
-pub use request_id::RequestId;
+pub use request_id::{Names, RequestId};
 pub use revision::{Revision, Rules};
 pub use sse_decoder::{Decoder, Event, EventTooLarge, Item};

@@ -9,7 +9,7 @@ use std::fmt;
 
 use super::admission::Dialect;
 use super::jsonrpc::{self, EnvelopeError, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
-use super::request_id::RequestId;
+use super::request_id::{Names, RequestId};
 use super::revision::Revision;
 
 /// The id of an error that answers no request (W-016).
@@ -78,6 +78,8 @@ impl Refusal {
             Ok(jsonrpc::Body::Single(envelope)) if envelope.method.is_some() => envelope.id,
             _ => None,
         };
+        // One that is too long to be taken is not repeated either.
+        let request = request.filter(|id| id.as_text().len() <= Names::MAX_BYTES);
         Self { request, ..self }
     }
 

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
 use smol_str::SmolStr;
+
+use super::envelope_error::EnvelopeError;
 
 /// The id of a JSON-RPC request.
 ///
@@ -59,6 +62,14 @@ impl RequestId {
         }
     }
 
+    /// The integer that the text of a string writes; none for any other id.
+    pub fn number_of_text(&self) -> Option<Self> {
+        match self {
+            Self::Text(text) if is_canonical_integer(text) => Some(Self::Integer((&**text).into())),
+            _ => None,
+        }
+    }
+
     /// Several ids as a JSON array.
     pub fn encode_all(ids: &[Self]) -> Vec<u8> {
         let mut out = vec![b'['];
@@ -74,7 +85,7 @@ impl RequestId {
 
     /// Reads what [`encode_all`](Self::encode_all) wrote; `None` for anything else.
     pub fn decode_all(json: &[u8]) -> Option<Vec<Self>> {
-        let ids: Vec<&serde_json::value::RawValue> = serde_json::from_slice(json).ok()?;
+        let ids: Vec<&RawValue> = serde_json::from_slice(json).ok()?;
         ids.into_iter().map(|id| Self::from_json(id.get())).collect()
     }
 
@@ -85,6 +96,56 @@ impl RequestId {
             Self::Text(text) => text,
         }
     }
+}
+
+/// Which names of requests a reader takes: ids, what cancellations name, and progress tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Every one. A parameter that is none counts as absent.
+    Any,
+    /// Those of at most [`MAX_BYTES`](Self::MAX_BYTES). A parameter that is none is refused: the SDK, which reads the body
+    /// after us, might take it for one.
+    Bounded,
+    /// Of these, the integers that JavaScript can tell from their neighbours. The SDKs refuse some of the others, and read
+    /// some as another integer, by which nobody would be answered and nothing be cancelled.
+    Safe,
+}
+
+impl Names {
+    /// Sessions keep names while requests run, and event ids and logs repeat them.
+    pub const MAX_BYTES: usize = 1 << 10;
+
+    /// The name, unless it is none (`fault`) or is not taken.
+    pub(super) fn take(self, name: Option<RequestId>, fault: EnvelopeError) -> Result<RequestId, EnvelopeError> {
+        let name = name.ok_or(fault)?;
+        if self != Self::Any && name.as_text().len() > Self::MAX_BYTES {
+            return Err(EnvelopeError::LongName { max: Self::MAX_BYTES });
+        }
+        match &name {
+            RequestId::Integer(digits) if self == Self::Safe && !is_safe(digits) => Err(EnvelopeError::LargeInteger),
+            _ => Ok(name),
+        }
+    }
+
+    /// As [`take`](Self::take), for a parameter, which may be absent or null.
+    pub(super) fn take_parameter(
+        self,
+        raw: Option<&RawValue>,
+        fault: EnvelopeError,
+    ) -> Result<Option<RequestId>, EnvelopeError> {
+        let Some(raw) = raw.map(RawValue::get).filter(|raw| *raw != "null") else { return Ok(None) };
+        match RequestId::from_json(raw) {
+            None if self == Self::Any => Ok(None),
+            name => self.take(name, fault).map(Some),
+        }
+    }
+}
+
+/// Whether an integer is between -(2^53-1) and 2^53-1.
+fn is_safe(digits: &str) -> bool {
+    const MAX: &str = "9007199254740991";
+    let digits = digits.trim_start_matches('-');
+    digits.len() < MAX.len() || (digits.len() == MAX.len() && digits <= MAX)
 }
 
 impl fmt::Debug for RequestId {

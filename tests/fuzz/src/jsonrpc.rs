@@ -4,7 +4,7 @@
 use serde_json::Value;
 use tailrope_core::client::{Failure, Posted, failure_payloads};
 use tailrope_core::protocol::jsonrpc::{self, Body, Envelope, EnvelopeError, Form, Kind};
-use tailrope_core::protocol::{RequestId, Revision};
+use tailrope_core::protocol::{Names, RequestId, Revision};
 
 use crate::reader::Reader;
 
@@ -55,10 +55,13 @@ fn body(bytes: &[u8]) {
         assert_eq!(shape(jsonrpc::read(text.as_bytes())), wanted(value), "{text}");
         leniently(value, &text);
     }
-    let unpaced = jsonrpc::read_as(bytes, Form { max_batch: usize::MAX, is_exact: false, paced: false });
+    let lenient = Form { max_batch: usize::MAX, is_exact: false, paced: false, names: Names::Any };
+    let unpaced = jsonrpc::read_as(bytes, lenient);
     assert_eq!(unpaced.map(without_paces), read.clone().map(without_paces), "only what paces ask for differs");
-    for (max_batch, is_exact) in [(100, true), (2, false)] {
-        let form = Form { max_batch, is_exact, paced: true };
+    for (max_batch, is_exact, names) in
+        [(100, true, Names::Safe), (2, false, Names::Any), (100, false, Names::Bounded), (100, true, Names::Any)]
+    {
+        let form = Form { max_batch, is_exact, paced: true, names };
         match (jsonrpc::read_as(bytes, form), &read) {
             (Ok(strict), Ok(read)) => {
                 assert!(strict.envelopes().len() <= max_batch);

@@ -314,6 +314,17 @@ fn i11_questions_without_an_answer_are_remembered_up_to_a_bound() {
 }
 
 #[test]
+fn i13_an_answer_under_the_text_of_a_number_settles_the_question_of_that_number() {
+    let mut session = Session::new(Ms(0), None, Pacing::default());
+    let (nonce, _) = session.standalone_or(Ms(0), StreamNonce([1; 12]), &mut Steps::new());
+    let (own, payload) = (RequestId::integer(7), bytes::Bytes::from_static(b"{}"));
+    session.publish(Ms(0), nonce, OutgoingKind::Request, Some(&own), payload, 1, &mut Steps::new()).unwrap();
+    assert!(session.settle_question(&RequestId::text_id("07")).is_none());
+    assert!(session.settle_question(&RequestId::text_id("7")).is_some());
+    assert!(session.settle_question(&own).is_none());
+}
+
+#[test]
 fn i11_forgotten_questions_leave_the_log_like_other_events() {
     let limits = Limits { max_events_per_stream: 2_000, ..Limits::default() };
     let bench = Bench::new(Options { limits, ..Options::default() });

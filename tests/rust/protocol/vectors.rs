@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tailrope_core::protocol::jsonrpc::{self, read, read_initialize_result};
+use tailrope_core::protocol::jsonrpc::{self, Form, read_as, read_initialize_result};
 use tailrope_core::protocol::{
-    Context, Cursor, Decoder, Dialect, Envelope, EventId, Fields, Head, IdEncoder, Item, Kind, Operation, Origin,
-    Refusal, RequestId, StreamNonce, admit, admit_with_versions, sse,
+    Context, Cursor, Decoder, Dialect, Envelope, EventId, Fields, Head, IdEncoder, Item, Kind, Names, Operation,
+    Origin, Refusal, RequestId, StreamNonce, admit, admit_with_versions, sse,
 };
 
 #[derive(Deserialize)]
@@ -382,7 +382,8 @@ fn json_rpc_envelopes() {
                 return;
             }
         };
-        match (read(&body), want.messages) {
+        let form = Form { max_batch: usize::MAX, is_exact: false, paced: true, names: Names::Bounded };
+        match (read_as(&body, form), want.messages) {
             (Ok(read), Some(messages)) => {
                 assert_eq!(matches!(read, jsonrpc::Body::Batch(_)), want.batch.unwrap());
                 assert_eq!(read.envelopes().len(), messages.len());
