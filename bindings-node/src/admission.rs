@@ -169,6 +169,7 @@ impl Refusal {
 
 /// What the core reads a body as, as JSON: see `told` there. Only in builds for tests.
 #[cfg(feature = "testing")]
+#[allow(unreachable_pub, dead_code, reason = "it is exported to JavaScript alone")]
 #[napi]
 pub fn told(sdk_major: u32, body: JsBody<'_>) -> Result<String> {
     Ok(protocol::told::told(body_bytes(&body), dialect(sdk_major)?).to_string())
