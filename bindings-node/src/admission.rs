@@ -6,9 +6,6 @@ use tailrope_core::engine::Engine;
 use tailrope_core::exchange::{self, Action, Principal, Unidentified};
 use tailrope_core::protocol::{self, Dialect};
 
-#[cfg(feature = "testing")]
-use crate::convert::{Result, dialect};
-
 /// A body: text, or bytes that are none.
 pub(crate) type JsBody<'a> = Either<String, &'a [u8]>;
 
@@ -165,12 +162,4 @@ impl Refusal {
     pub fn retry_after_s(&self) -> Option<u32> {
         self.retry_after_s
     }
-}
-
-/// What the core reads a body as, as JSON: see `told` there. Only in builds for tests.
-#[cfg(feature = "testing")]
-#[allow(unreachable_pub, dead_code, reason = "it is exported to JavaScript alone")]
-#[napi]
-pub fn told(sdk_major: u32, body: JsBody<'_>) -> Result<String> {
-    Ok(protocol::told::told(body_bytes(&body), dialect(sdk_major)?).to_string())
 }

@@ -18,4 +18,6 @@ mod posted;
 mod probe;
 mod session;
 mod store;
+#[cfg(feature = "testing")]
+mod told;
 mod waiters;

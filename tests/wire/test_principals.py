@@ -58,7 +58,7 @@ async def check(server: Server, vector: dict[str, Any]) -> None:
     else:
         before = (await server.stats())["requests_foreign"]
         asked = await answers(server.port, owner.session, asks)
-        assert [status for status, _, _ in asked] == [*[404] * 3, DELETED.get(farm.kind.name, 404)]
+        assert [status for status, _, _ in asked] == [*[404] * 3, DELETED.get(server.kind.name, 404)]
         assert asked == await answers(server.port, "0" * 32, asks), "as if there were no such session"
         assert (await server.stats())["requests_foreign"] == before + 4
     # Whoever asked, its owner still has it, with all that is in it.
@@ -66,7 +66,7 @@ async def check(server: Server, vector: dict[str, Any]) -> None:
     reply = await owner.call("script", {"steps": ["emit 1", "return private"]})
     cursor = (await reply.rest())[0].id
     assert results(await (await owner.resume(cursor)).until_terminal()) == ["private"]
-    assert (await owner.delete()).status == DELETED.get(farm.kind.name, 200)
+    assert (await owner.delete()).status == DELETED.get(server.kind.name, 200)
 
 
 @pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")

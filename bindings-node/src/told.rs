@@ -1,0 +1,14 @@
+//! What the core reads a body as, for tests that compare it with what the SDKs read. Only in builds for tests.
+
+use napi_derive::napi;
+use tailrope_core::protocol;
+
+use crate::admission::{JsBody, body_bytes};
+use crate::convert::{Result, dialect};
+
+/// What the core reads a body as, as JSON: see `told` there.
+#[allow(unreachable_pub, dead_code, reason = "it is exported to JavaScript alone")]
+#[napi]
+pub fn told(sdk_major: u32, body: JsBody<'_>) -> Result<String> {
+    Ok(protocol::told::told(body_bytes(&body), dialect(sdk_major)?).to_string())
+}
