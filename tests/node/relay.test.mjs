@@ -362,17 +362,14 @@ for (const line of LINES) {
       onerror: (error) => errors.push(error.message),
     });
     const peer = await wandering(here, there);
-    const wrong = { jsonrpc: '2.0', id: 5, method: 'tools/call', params: { _meta: { progressToken: 1.5 } } };
+    const params = { _meta: { 'io.modelcontextprotocol/related-task': 5 } };
+    const wrong = { jsonrpc: '2.0', id: 5, method: 'tools/call', params };
     const direct = await (await at(peer, here).post(wrong)).json();
     const events = await (await peer.post(wrong)).untilTerminal();
     const { id, error } = events.at(-1).message;
     assert.deepEqual([id, error], [5, direct.error]);
     // One without an answer was taken by the store; it reaches nobody.
-    assert.equal(
-      (await peer.post({ jsonrpc: '2.0', method: 'notifications/progress', params: { _meta: { progressToken: 1.5 } } }))
-        .status,
-      202,
-    );
+    assert.equal((await peer.post({ jsonrpc: '2.0', method: 'notifications/progress', params })).status, 202);
     assert.equal(await peer.ask('return still'), 'still');
     assert.equal(errors.length, 3, errors.join());
   });

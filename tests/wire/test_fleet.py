@@ -8,12 +8,13 @@ What any server has to do is asked of fleets by all of this folder; here is what
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
 import pytest
 from kit.elsewhere import WAIT_S
-from kit.fleet import FLEETS
+from kit.fleet import FLEETS, Fleet
 from kit.peer import Peer, last_id, logs, results
 from kit.raw import Event
 from kit.servers import Farm, Kind, Server, ask, gate
@@ -96,3 +97,50 @@ async def test_i13_answers_and_cancellations_reach_the_process_that_runs_the_cal
         await server.mark(f"cancelled return {name}")
         await server.open(name)
         assert (await peer.delete()).status == 200
+
+
+async def test_i7_a_user_is_the_same_in_every_process_and_language(farm: Farm) -> None:
+    """With bearer tokens that the SDK of each language verifies."""
+    server = farm.get(auth=True)
+    alice = {"authorization": "Bearer alice-token"}
+    peer = await server.peer(headers=alice)
+    cursor = (await (await peer.call("script", {"steps": ["emit 1", "return private"]})).rest())[0].id
+    for number in range(20):
+        peer.extra = alice if number % 2 else {"authorization": "Bearer alice-second-token"}
+        assert await peer.ask("echo", {"text": str(number)}) == str(number)
+        assert results(await (await peer.resume(cursor)).until_terminal()) == ["private"]
+    stranger = Peer(server.port, headers={"authorization": "Bearer bob-token"})
+    stranger.session, stranger.revision = peer.session, peer.revision
+    for _ in range(10):
+        replies = [await stranger.call("echo", {"text": "x"}), await stranger.resume(cursor), await stranger.delete()]
+        assert {reply.status for reply in replies} == {404}
+    assert (await peer.delete()).status == 200
+
+
+async def test_i10_handlers_see_what_the_documents_promise_wherever_they_run(farm: Farm, kind: Fleet) -> None:
+    if kind.language not in ("python", "node"):
+        pytest.skip("the tools of this fleet do not tell what their handlers see")
+    travels = {"x-tenant": "blue", "x-plan": "pro"}
+    engine: dict[str, Any] = {"relayed_headers": list(travels)}
+    headers = {**travels, "x-missed": "1"}
+    if kind.language == "python":
+        # What middleware sets: the state of the request, and a context variable.
+        engine["relayed_state"] = ["user_id"]
+        headers["x-test-state"] = '{"user_id":"alice"}'
+    server = farm.get(own_auth=True, engine=engine)
+    peers = [await server.peer(headers=headers) for _ in range(4)]
+
+    async def seen(peer: Peer) -> dict[str, Any]:
+        named = {name: await peer.ask("header", {"name": name}) for name in travels}
+        state = json.loads(await peer.ask("sender"))["state"] if kind.language == "python" else None
+        return {**named, "state": state}
+
+    promised = {**travels, "state": "alice" if kind.language == "python" else None}
+    for _ in range(30):
+        # 120 of each.
+        assert await asyncio.gather(*map(seen, peers)) == [promised] * len(peers)
+    lines = [line for line in server.log().splitlines() if "handlers cannot read all of it" in line]
+    assert 1 <= len(lines) <= len(server.controls), "once in each process"
+    assert all("header x-missed" in line and "x-tenant" not in line for line in lines)
+    if kind.language == "python":
+        assert all("context variable tenant_of_request" in line and "user_id" not in line for line in lines)

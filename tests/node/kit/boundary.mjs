@@ -164,7 +164,8 @@ class Machine {
 
   travelling(method) {
     const headers = this.pick([[], ['accept', '*/*'], ['x-own', 'x', 'odd'], ['cookie', 'a\0b']]);
-    return { method, headers, more: this.pick([[], ['x-own', '']]), authJson: this.pick([undefined, '{}', '{']) };
+    const [more, dropped] = [this.pick([[], ['x-own', '']]), this.pick([[], ['auth x']])];
+    return { method, headers, more, authJson: this.pick([undefined, '{}', '{']), dropped };
   }
 
   requester() {

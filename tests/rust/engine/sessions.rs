@@ -315,7 +315,7 @@ fn i11_questions_without_an_answer_are_remembered_up_to_a_bound() {
 
 #[test]
 fn i13_an_answer_under_the_text_of_a_number_settles_the_question_of_that_number() {
-    let mut session = Session::new(Ms(0), None, Pacing::default());
+    let mut session = Session::new(Ms(0), Pacing::default());
     let (nonce, _) = session.standalone_or(Ms(0), StreamNonce([1; 12]), &mut Steps::new());
     let (own, payload) = (RequestId::integer(7), bytes::Bytes::from_static(b"{}"));
     session.publish(Ms(0), nonce, OutgoingKind::Request, Some(&own), payload, 1, &mut Steps::new()).unwrap();

@@ -54,6 +54,8 @@ async function translated(options, stock) {
     auth,
     guard,
     own_auth: ownAuth,
+    // It answers at every path anyway.
+    any_path: _,
     ...more
   } = rest;
   if (Object.keys(more).length > 0) {

@@ -6,7 +6,8 @@ server is made resumable; manager is for the flavour lowlevel), cap (events per 
 of all in the example's), retry_ms, late (install() comes after the server was made), around (see around.py), server
 (uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process,
 by path, each with the options of its `resumable()`, or none), own_auth (what the header `x-test-user` says in
-JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), server_name (of the store
+JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), any_path (it answers
+at every path), server_name (of the store
 for `event-store`), on_adopted (what the
 option of this name does beside marking the session: raises_until a gate is open, waits_for one), and those of the
 builders in flavors.py.
@@ -81,6 +82,8 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         tailrope.install(**engine(options, place, retry_ms))
     if options.get("own_auth"):
         app.add_middleware(OwnAuth)
+    if options.get("any_path"):
+        app.add_middleware(AnyPath)
     if "around" in options:
         app = AROUND[options["around"]](app)
     if ours and way == "resumable":
@@ -102,6 +105,16 @@ def stated_name(request: Any) -> Any:
 
 
 TENANT: ContextVar[str] = ContextVar("tenant_of_request")
+
+
+class AnyPath:
+    """Answers at every path: what a router with parameters does."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app({**scope, "path": "/mcp"} if scope["type"] == "http" else scope, receive, send)
 
 
 class OwnAuth:

@@ -30,8 +30,10 @@ pub(crate) struct Options {
     pub(crate) json_response: bool,
     /// The header `x-test-name` names the user, and what `x-test-user` says in JSON is what authentication left.
     pub(crate) own_auth: bool,
-    /// Said where each user has a token: what a request's credentials are tells users apart by itself.
-    auth: bool,
+    /// It answers at every path.
+    pub(crate) any_path: bool,
+    /// Each user has a token, which the host verifies.
+    pub(crate) auth: bool,
 }
 
 impl Default for Options {
@@ -48,6 +50,7 @@ impl Default for Options {
             stock: false,
             json_response: false,
             own_auth: false,
+            any_path: false,
             auth: false,
         }
     }

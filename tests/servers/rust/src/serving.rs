@@ -1,15 +1,20 @@
 //! The MCP endpoint in each of its flavours.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
 use axum::http::request::Parts;
+use axum::response::IntoResponse;
 use rmcp::transport::streamable_http_server::session::store::EventStore;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tailrope_server::{Drain, Engine, Identity, RmcpServer, ServiceConfig, Sessions, TailropeService};
 use tokio_util::sync::CancellationToken;
+use tower_service::Service;
 
 use crate::options::Options;
 use crate::plain_store::PlainStore;
@@ -17,6 +22,16 @@ use crate::stock::Stock;
 use crate::tools::{Lab, Tools};
 
 const PATH: &str = "/mcp";
+
+/// The service at its path, or at every path.
+fn routed<S>(options: &Options, service: S) -> Router
+where
+    S: Service<Request<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Response: IntoResponse,
+    S::Future: Send + 'static,
+{
+    if options.any_path { Router::new().fallback_service(service) } else { Router::new().nest_service(PATH, service) }
+}
 
 /// What authentication left, if the header `x-test-user` is believed.
 fn left(parts: &Parts) -> Option<Value> {
@@ -29,6 +44,16 @@ pub(crate) enum Serving {
     Stock(Option<Arc<PlainStore>>, CancellationToken),
     Rmcp(Arc<Sessions>),
     Tower(TailropeService<RmcpServer<Tools>>),
+}
+
+/// What verification of the token leaves; the servers of the other languages have the same users.
+fn verified(parts: &Parts) -> Option<Value> {
+    let user = match parts.headers.get("authorization")?.to_str().ok()? {
+        "Bearer alice-token" | "Bearer alice-second-token" => "alice",
+        "Bearer bob-token" => "bob",
+        _ => return None,
+    };
+    Some(json!({ "clientId": user, "sub": user }))
 }
 
 /// What the header `x-test-name` says.
@@ -57,10 +82,12 @@ impl Serving {
         }
         let tools = Tools(Arc::clone(lab));
         let factory = move || Ok(tools.clone());
-        // The router hides the path.
-        let mut identity = Identity::default().server_name(PATH);
+        // The router hides the path, unless there is none.
+        let mut identity = if options.any_path { Identity::default() } else { Identity::default().server_name(PATH) };
         if options.own_auth {
             identity = identity.principal(named).user(left);
+        } else if options.auth {
+            identity = identity.user(verified);
         }
         Ok(match (flavor, engine) {
             (_, None) => {
@@ -89,13 +116,13 @@ impl Serving {
                     config = config.max_body_bytes(size);
                 }
                 let service = TailropeService::new(factory, engine.clone(), config);
-                (Self::Tower(service.clone()), Router::new().nest_service(PATH, service))
+                (Self::Tower(service.clone()), routed(options, service))
             }
             ("rmcp", Some(engine)) => {
                 let sessions = Sessions::new(engine.clone()).with_identity(identity).with_adoption(factory.clone());
                 let sessions = Arc::new(sessions);
                 let service = StreamableHttpService::new(factory, Arc::clone(&sessions), config);
-                (Self::Rmcp(sessions), Router::new().nest_service(PATH, service).layer(Sessions::layer()))
+                (Self::Rmcp(sessions), routed(options, service).layer(Sessions::layer()))
             }
             _ => return Err(format!("there is no flavour {flavor:?}")),
         })
