@@ -5,7 +5,14 @@
 //! middleware has rewritten, counts too.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+
+/// What a target cannot have: besides these, what is not ASCII.
+const UNSENT: &AsciiSet = &CONTROLS.add(b' ');
+/// For text that was decoded: also what would be read as an escape, or as the end of the path.
+const DECODED: &AsciiSet =
+    &UNSENT.add(b'%').add(b'?').add(b'#').add(b'"').add(b'<').add(b'>').add(b'`').add(b'{').add(b'}');
 
 /// The name of a server by the target of a request: its path, or a whole URL. `routed` is the target that was left when the
 /// request was routed, if that may be another one. A framework that mounts an endpoint leaves the end of the path.
@@ -31,18 +38,18 @@ pub fn server_name(target: &str, routed: Option<&str>) -> String {
 pub fn asgi_server_name(raw_path: Option<&[u8]>, path: &str, root_path: &str) -> String {
     let root = root_path.trim_end_matches('/');
     let whole = match raw_path.filter(|raw| !raw.is_empty()) {
-        Some(raw) => escaped(path_of_bytes(raw), false),
-        None => escaped(path.as_bytes(), true),
+        Some(raw) => percent_encode(path_of_bytes(raw), UNSENT).to_string(),
+        None => percent_encode(path.as_bytes(), DECODED).to_string(),
     };
-    let decoded = decoded(&whole);
+    let decoded: Cow<'_, [u8]> = percent_decode_str(&whole).into();
     let at_root = |end: &str| decoded.strip_prefix(root.as_bytes()).is_some_and(|rest| rest == end.as_bytes());
     let is_routed_so =
         decoded == path.as_bytes() || at_root(path) || path.as_bytes() == [root.as_bytes(), &decoded].concat();
     let name = match starts_with(&decoded, root.as_bytes()) {
         true => whole,
-        false => escaped(root.as_bytes(), true) + &whole,
+        false => percent_encode(root.as_bytes(), DECODED).to_string() + &whole,
     };
-    if is_routed_so { name } else { format!("{name} as {}", escaped(path.as_bytes(), true)) }
+    if is_routed_so { name } else { format!("{name} as {}", percent_encode(path.as_bytes(), DECODED)) }
 }
 
 /// The path of a target; `/` for none. A path that begins with two slashes is a path.
@@ -54,7 +61,7 @@ fn path_of(target: &str) -> Cow<'_, str> {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     match path {
         "" => "/".into(),
-        path => escaped(path.as_bytes(), false).into(),
+        path => percent_encode(path.as_bytes(), UNSENT).into(),
     }
 }
 
@@ -75,33 +82,4 @@ fn starts_with(path: &[u8], segments: &[u8]) -> bool {
 /// Whether the path ends with these whole segments.
 fn ends_with(path: &str, segments: &str) -> bool {
     segments.starts_with('/') && path.ends_with(segments)
-}
-
-/// Escapes what a target cannot have: controls, spaces and what is not ASCII. With `all` also what would be read as an escape
-/// or as the end of the path, for text that was decoded.
-fn escaped(bytes: &[u8], all: bool) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for byte in bytes {
-        let is_special = all && matches!(byte, b'%' | b'?' | b'#' | b'"' | b'<' | b'>' | b'`' | b'{' | b'}');
-        if byte.is_ascii_graphic() && !is_special {
-            out.push(char::from(*byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
-fn decoded(path: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((byte, behind)) = rest.split_first() {
-        let digits = behind.first_chunk::<2>().filter(|_| *byte == b'%');
-        let escape = digits.and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| {
-            digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| u8::from_str_radix(digits, 16).ok())?
-        });
-        out.push(escape.unwrap_or(*byte));
-        rest = if escape.is_some() { &behind[2..] } else { behind };
-    }
-    out
 }

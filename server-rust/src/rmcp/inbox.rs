@@ -84,11 +84,14 @@ impl Inbox {
         Poll::Pending
     }
 
-    pub(crate) fn close(&self) {
+    /// Takes nothing any more. Returns what waits: nobody takes that, if rmcp's loop has ended.
+    pub(crate) fn close(&self) -> VecDeque<ClientJsonRpcMessage> {
         let mut state = self.state();
         state.is_closed = true;
+        let left = std::mem::take(&mut state.messages);
         wake(state);
         self.taken.notify_waiters();
+        left
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

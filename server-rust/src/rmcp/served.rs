@@ -108,8 +108,10 @@ impl Served {
         if self.has_left.swap(true, Ordering::SeqCst) {
             return false;
         }
-        self.inbox.close();
+        let left = self.inbox.close();
         if self.is_refused.load(Ordering::SeqCst) {
+            // Requests that came behind the refused `initialize` have nobody to answer them (I13).
+            left.iter().for_each(|message| self.unanswered(message));
             self.session.end_at_rest();
         } else if !self.session.has_ended() {
             // A session that has ended is not left to other processes.
@@ -120,15 +122,29 @@ impl Served {
 
     /// Gives a request that is in flight to the handlers.
     pub(crate) fn begin(&self, mut message: ClientJsonRpcMessage) -> bool {
+        let mut requested = None;
         if let JsonRpcMessage::Request(request) = &mut message {
             let id = request_id(&request.id);
+            requested = Some(id.clone());
             if let Some(token) = request.request.get_meta().get_progress_token() {
                 lock(&self.routes).by_token.insert(token, id.clone());
             }
             let running = Running { session: self.session.clone(), request: id, routes: Arc::clone(&self.routes) };
             request.request.extensions_mut().insert(Control::new(running));
         }
-        self.inbox.put(message)
+        let is_taken = self.inbox.put(message);
+        if let Some(id) = requested.filter(|_| !is_taken) {
+            // The session may go on until nothing runs in it.
+            self.session.cancelled(&id);
+        }
+        is_taken
+    }
+
+    /// A message will not be taken: a request gets its end.
+    fn unanswered(&self, message: &ClientJsonRpcMessage) {
+        if let JsonRpcMessage::Request(request) = message {
+            self.session.cancelled(&request_id(&request.id));
+        }
     }
 
     /// Gives a message that has no answer to the handlers.

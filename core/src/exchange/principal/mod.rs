@@ -12,6 +12,7 @@ mod credentials;
 mod user;
 
 use std::fmt;
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
@@ -22,7 +23,6 @@ pub(super) use credentials::secret_of;
 pub(super) use user::plain;
 
 use crate::protocol::hex;
-use crate::sync::Arc;
 use credentials::Credential;
 use user::Facts;
 
