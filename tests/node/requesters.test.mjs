@@ -1,7 +1,9 @@
 // Who sends a request, as far as a Node host knows it, whatever object stands for the user; and which server it is for. The
 // rules are vectors/principal.json and vectors/server_name.json, which the core and the servers run.
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import http2 from 'node:http2';
 import { describe } from 'node:test';
 
 import { Engine, Refusal, Store } from '../../bindings-node/lib/native.mjs';
@@ -204,6 +206,22 @@ describe('i7 o7 servers', () => {
   )) {
     test(name, ours, () => assert.equal(node(opens) === node(asks), same));
   }
+
+  test('a request of HTTP/2 has its path in a field of its own', ours, async (t) => {
+    const names = [];
+    const server = http2.createServer((req, res) => {
+      names.push(new NodeExchange(req, res).endpoint);
+      res.end();
+    });
+    t.after(() => server.close());
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    const client = http2.connect(`http://127.0.0.1:${server.address().port}`);
+    for (const path of ['/admin/mcp?x', '/%61dmin/mcp']) {
+      await once(client.request({ ':path': path }).resume(), 'end');
+    }
+    client.close();
+    assert.deepEqual(names, ['/admin/mcp', '/%61dmin/mcp']);
+  });
 
   test('a request of the web platform has the path as it came', ours, () => {
     const of = (path) => new WebExchange(new Request(`http://host.example${path}`)).endpoint;

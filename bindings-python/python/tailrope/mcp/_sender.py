@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 _at_start = contextvars.copy_context()
 """What context variables are before there is a request."""
 _KNOWN_VARIABLES = frozenset(
-    {"auth_context", "current_context", "http_request", "request_ctx", "sniffio_async_library"}
+    {"auth_context", "context", "current_context", "docket", "http_request", "request_clock", "request_ctx", "server"}
+    | {"sniffio_async_library", "transport", "worker"}
 )
-"""Context variables of libraries: these are set for a relayed request too, or mean nothing to its handler."""
+"""Context variables of the SDKs and their libraries: these are set for a relayed request too, or mean nothing to its
+handler."""
 
 
 def written(scope: Scope, state_names: Iterable[str]) -> tuple[str | None, list[str]]:
@@ -66,7 +68,7 @@ def _variables() -> set[str]:
         for variable, value in contextvars.copy_context().items()
         if _at_start.get(variable, _at_start) is not value
         and variable.name not in _KNOWN_VARIABLES
-        and not variable.name.startswith(("tailrope_", "_"))
+        and not variable.name.startswith(("tailrope_", "fastmcp_", "_"))
     }
 
 
