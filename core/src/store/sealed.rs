@@ -1,5 +1,5 @@
 //! Payloads and the records of sessions encrypted at rest: around any store, so that it, its backups and its replicas hold
-//! nothing that can be read, and nobody who writes to it can change whose a session is.
+//! nothing that can be read, and a writer without a key cannot change whose a session is.
 //!
 //! XChaCha20-Poly1305 with a random nonce for each payload. A payload is bound to its namespace, session, stream, position and
 //! kind: one that was moved is not taken for another. What stays readable: stream names, positions, sizes, kinds, times.

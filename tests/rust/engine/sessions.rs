@@ -205,8 +205,8 @@ fn i11_a_request_is_a_sign_of_its_own_client_alone() {
     let session = bench.session("s", NEW);
     bench.advance(6_000);
     let asked = |named| {
-        let asker = Requester { named, ..Requester::default() };
-        let _refused = session.admit(&Request { requester: asker, ..Request::default() }, &Terms::default());
+        let requester = Requester { named, ..Requester::default() };
+        let _refused = session.admit(&Request { requester, ..Request::default() }, &Terms::default());
         session.idle_in_ms()
     };
     assert_eq!(asked(Some("somebody else")), Some(IDLE_MS - 6_000));

@@ -7,6 +7,7 @@ path of its endpoint.
 from __future__ import annotations
 
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tailrope._native import server_name
@@ -37,5 +38,9 @@ def of_new_session(runtime: Runtime) -> str:
     return runtime.server_name or _path.get()
 
 
+_server_name = lru_cache(maxsize=16)(server_name)
+"""Most requests of a process are for the same few paths, and each is asked for more than once."""
+
+
 def _path_of(scope: Scope) -> str:
-    return server_name(scope.get("raw_path"), scope["path"], scope.get("root_path", ""))
+    return _server_name(scope.get("raw_path"), scope["path"], scope.get("root_path", ""))
