@@ -29,7 +29,7 @@ from kit.balancer import Balancer
 from kit.elsewhere import CALM
 from kit.places import empty_place
 from kit.raw import Reply
-from kit.servers import RUST, SERVERS, START_S, TESTS, TRANSPORT, Kind, Server, ask
+from kit.servers import RUST, SERVERS, START_S, TESTS, TRANSPORT, Kind, Server, ask, written
 
 SEED = os.environ.get("TAILROPE_SEED", "1")
 PROCESSES = 3
@@ -241,8 +241,7 @@ class Hosted(FleetServer):
         else:
             program = TESTS / "servers" / "node" / "cluster.mjs"
             command = [*words[:2], str(program), str(len(kind.members)), *words[3:], "--port", str(self.port)]
-        # To append: what reads it here moves the place at which the processes would write.
-        with tempfile.TemporaryFile("a+") as said:
+        with tempfile.TemporaryFile("w+") as said:
             self.process = subprocess.Popen(
                 command,
                 cwd=TESTS,
@@ -258,8 +257,7 @@ class Hosted(FleetServer):
     def _workers(self, said: IO[str], count: int) -> list[tuple[int, int]]:
         deadline = time.monotonic() + START_S
         while True:
-            said.seek(0)
-            found = re.findall(r"^WORKER (\d+) (\d+)$", said.read(), re.M)
+            found = re.findall(r"^WORKER (\d+) (\d+)$", written(said), re.M)
             if len(found) == count:
                 return [(int(port), int(pid)) for port, pid in found]
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
 from servers.python.spawner import Spawned, Spawner
@@ -228,8 +228,15 @@ class Server:
         return int(line.split()[1])
 
     def log(self) -> str:
-        self.stderr.seek(0)
-        return self.stderr.read()
+        return written(self.stderr)
+
+    async def logged(self, text: str) -> str:
+        """Wait for a line with the text, since an answer may overtake it, and return all that was logged."""
+
+        async def log() -> str:
+            return self.log()
+
+        return str(await until(log, lambda log: text in log))
 
     def kill(self) -> None:
         self.process.kill()
@@ -343,6 +350,12 @@ async def until(ask: Callable[[], Awaitable[Any]], condition: Callable[[Any], bo
             return found
         assert time.monotonic() < deadline, f"never reached: {found}"
         await asyncio.sleep(0.02)
+
+
+def written(file: IO[str]) -> str:
+    """What processes have written to the file. They share its position, which therefore stays as it is: moved, it would
+    make them write over what is there."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 class Farm:

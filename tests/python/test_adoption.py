@@ -202,7 +202,7 @@ async def test_o15_hook_that_raises_leaves_the_session_to_who_comes_next(kind: K
         await there.open(name)
         await serves(peer)
         assert (await there.state())["marks"][f"adopted {peer.session} lab"] == 3
-        log = there.log()
+        log = await there.logged("OSError: not yet")
         assert log.count("ERROR:tailrope:session ") == 2 and log.count("is not adopted: on_adopted raised") == 2
         assert log.count("OSError: not yet") == 2, log
 

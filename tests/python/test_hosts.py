@@ -27,7 +27,7 @@ from kit.elsewhere import NEVER_LOST, OWNER_LOST_MS
 from kit.ending import ENDS_S
 from kit.peer import Peer, counts, ids, logs, results
 from kit.raw import Reply, Truncated, request
-from kit.servers import START_S, TESTS, gate
+from kit.servers import START_S, TESTS, gate, written
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from program import python
@@ -104,8 +104,7 @@ class Running:
             await asyncio.sleep(0.05)
 
     def log(self) -> str:
-        self.stderr.seek(0)
-        return self.stderr.read()
+        return written(self.stderr)
 
 
 @contextmanager

@@ -195,7 +195,8 @@ async def test_i10_state_that_the_operator_names_travels_and_what_is_missed_is_t
             assert [each["state"] for each in seen] == ["alice", "alice"]
             tenants = [await at(peer, server).ask("header", {"name": "x-tenant"}) for server in (here, there)]
             assert tenants == ["blue", "blue"]
-        lines = [line for line in there.log().splitlines() if "handlers cannot read all of it" in line]
+        log = await there.logged("handlers cannot read all of it")
+        lines = [line for line in log.splitlines() if "handlers cannot read all of it" in line]
         assert len(lines) == 1
         for missed in ("state trail", "header x-missed", "context variable tenant_of_request", "relayed_state"):
             assert missed in lines[0]

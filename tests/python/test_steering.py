@@ -112,7 +112,8 @@ async def test_without_steering_each_request_is_counted_and_the_first_is_a_warni
         assert (await request(server.port, "POST", "/mcp", headers, body)).status == 200
     stats = await server.stats()
     assert (stats["requests_unresumable"], stats["requests_steered"]) == (before + 2, 0)
-    warnings = [line for line in server.log().splitlines() if "requests_unresumable" in line]
+    log = await server.logged("requests_unresumable")
+    warnings = [line for line in log.splitlines() if "requests_unresumable" in line]
     assert len(warnings) == 1 and "WARNING" in warnings[0] and "prefer_resumable" in warnings[0], warnings
 
 

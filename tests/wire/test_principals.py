@@ -10,7 +10,7 @@ import pytest
 from kit.elsewhere import at, pair_on
 from kit.peer import NEWEST, Peer, results
 from kit.raw import Reply
-from kit.servers import Farm, Kind, Server, until
+from kit.servers import Farm, Kind, Server
 
 pytestmark = pytest.mark.ours
 
@@ -85,11 +85,7 @@ async def test_i7_who_asks_for_another_users_session_is_told_to_the_operator(far
     server = farm.get(own_auth=True)
     owner = await server.peer(headers={"authorization": "Bearer secret-1"})
     await answers(server.port, owner.session, {"authorization": "Bearer secret-2"})
-
-    async def told() -> str:
-        return server.log()
-
-    log = await until(told, lambda log: "opened by another user" in log)
+    log = await server.logged("opened by another user")
     assert "`principal`" in log and "secret" not in log
 
 
