@@ -40,6 +40,7 @@ class Asgi:
         *headers: tuple[bytes, bytes],
         version: str = "1.1",
         raises: Exception | None = None,
+        **scope: Any,
     ) -> None:
         self.received: list[str] = []
         self._raises = raises
@@ -61,6 +62,7 @@ class Asgi:
                 (b"mcp-protocol-version", b"2025-11-25"),
                 *headers,
             ],
+            **scope,
         }
         self.task = asyncio.ensure_future(transport.handle_request(self.scope, self._receive, self._send))
 

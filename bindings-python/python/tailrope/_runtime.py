@@ -152,7 +152,9 @@ class Runtime:
     Its store is opened at once, so that an address that cannot be used fails where it is given.
     """
 
-    def __init__(self, options: dict[str, Any], host_store: Any = None, store: str | Store = MEMORY) -> None:
+    def __init__(
+        self, options: dict[str, Any], host_store: Callable[[], Any] | None = None, store: str | Store = MEMORY
+    ) -> None:
         check_names(options, Options.__optional_keys__)
         check_store(store)
         options = dict(options)
@@ -164,7 +166,7 @@ class Runtime:
         )
         self.on_adopted: Callable[[AdoptedSession], Any] | None = _checked_hook(options.pop("on_adopted", None))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
-        # The event store that a user wrote, which then holds the events; None where ours does.
+        # Gives the event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
         if host_store is not None:
             for of_ours in ("durability", "encryption_keys"):

@@ -143,8 +143,8 @@ class Adoption:
 
 _wanted: ContextVar[weakref.ref[Adoption] | None] = ContextVar("tailrope_adoption", default=None)
 """The adoption for which the session manager is asked for a server, which keeps the context as long as it runs."""
-_under_way: weakref.WeakKeyDictionary[Any, dict[str, Adoption]] = weakref.WeakKeyDictionary()
-"""By session manager and session id."""
+_UNDER_WAY = "_tailrope_adoptions"
+"""The member of a session manager that has its adoptions, by session id."""
 
 
 def offer(runtime: Runtime, manager: Any, session: Session, here: Loop, scope: Scope) -> None:
@@ -157,7 +157,7 @@ def offer(runtime: Runtime, manager: Any, session: Session, here: Loop, scope: S
 
 async def settled(manager: Any, scope: Scope) -> bool:
     """Waits while the manager adopts the session of a request. Whether it did."""
-    adoptions = _under_way.get(manager)
+    adoptions = vars(manager).get(_UNDER_WAY)
     if not adoptions or scope["type"] != "http":
         return False
     adoption = adoptions.get(_sdk.header(scope, b"mcp-session-id") or "")
@@ -202,7 +202,7 @@ async def _adopt_when_told(runtime: Runtime, manager: Any, offer: Offer, here: L
 
 async def _adopt(runtime: Runtime, manager: Any, adopted: Adopted, here: Loop, asker: dict[str, Any]) -> None:
     adoption = Adoption(runtime, manager, adopted)
-    adoptions = _under_way.setdefault(manager, {})
+    adoptions = vars(manager).setdefault(_UNDER_WAY, {})
     adoptions[adoption.session_id] = adoption
     # Another session may have given way for it.
     here.arm(runtime, runtime.engine.due_in_ms())

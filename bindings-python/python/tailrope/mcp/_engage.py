@@ -11,7 +11,7 @@ from tailrope._options import MEMORY, check_prefer_resumable, is_disabled
 from tailrope._runtime import Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mcp.server.streamable_http import EventStore as SdkEventStore
 
@@ -44,7 +44,7 @@ class Way:
         self.transport: Literal["tailrope", "stock"] = transport
         """Whose transport serves: the SDK's has our store behind it, where the server has none."""
         self._options = options
-        self._user_stores: list[tuple[weakref.ref[Any], Runtime]] = []
+        self._user_stores: list[tuple[Callable[[], Any], Runtime]] = []
 
     @property
     def address(self) -> str:
@@ -69,9 +69,18 @@ class Way:
             if known() is store:
                 return runtime
         self._user_stores[:] = [entry for entry in self._user_stores if entry[0]() is not None]
-        runtime = Runtime(self._options, host_store=weakref.proxy(store))
-        self._user_stores.append((weakref.ref(store), runtime))
+        reference = _reference(store)
+        runtime = Runtime(self._options, host_store=reference)
+        self._user_stores.append((reference, runtime))
         return runtime
+
+
+def _reference(store: Any) -> Callable[[], Any]:
+    """The store, which goes with its servers, as does its engine. A class with `__slots__` may forbid that."""
+    try:
+        return weakref.ref(store)
+    except TypeError:
+        return lambda: store
 
 
 @contextmanager

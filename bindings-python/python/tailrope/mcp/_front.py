@@ -49,6 +49,7 @@ class _Front:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _sdk.settle_headers(scope)
         _server.came(scope)
         await _adopting.settled(self._manager, scope)
         while (session_id := _elsewhere.wanted_session(self._manager, scope)) is not None:

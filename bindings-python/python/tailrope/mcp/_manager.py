@@ -143,7 +143,8 @@ def managers_in(app: Any) -> Iterator[Any]:
             if "session_manager" in attributes and isinstance(it.session_manager, StockManager | None):
                 yield it
             to_look_at += [attributes[name] for name in ("app", "endpoint", "router") if name in attributes]
-            to_look_at += attributes.get("routes", ())
+            routes = attributes.get("routes")
+            to_look_at += routes if isinstance(routes, list | tuple) else ()
             to_look_at += _named_by(it)
 
 
