@@ -22,11 +22,15 @@ HARMLESS = [
     "a function of another name",
     "a wrapped method",
     "a derived class",
+    "the app before the store",
 ]
 # What each of the others is about, in the words of the log.
 DIFFERENT = {
     "an argument that is needed": "its transport needs another",
     "a method of another name": "it has no mcp.server.streamable_http.StreamableHTTPServerTransport._handle_request",
+    "an attribute of the manager of another name": "its session manager has no retry_interval",
+    "an app in the class": "its session manager's class has an asgi_app of its own",
+    "a manager with slots": "its session manager",
     "a class of another name": "it has no mcp.server.transport_security.TransportSecurityMiddleware",
 }
 KIND = SERVERS[f"mcp{LINE}"]

@@ -37,6 +37,14 @@ class TracedTransport(StreamableHTTPServerTransport):
 StreamableHTTPServerTransport = TracedTransport
 """
 
+APP = "        self.asgi_app = RequestBodyLimitMiddleware(self._handle_request, max_request_body_size)\n"
+SLOTS = """__slots__ = (
+        "app", "event_store", "json_response", "stateless", "security_settings", "retry_interval", "asgi_app",
+        "session_idle_timeout", "max_request_body_size", "max_sessions", "_session_creation_lock", "_server_instances",
+        "_session_owners", "_task_group", "_lifespan_state", "_run_lock", "_has_started", "__weakref__",
+    )
+"""
+
 # By module: what of its source is replaced by what, everywhere. An empty text stands for the end.
 DRIFTS: dict[str, dict[str, list[tuple[str, str]]]] = {
     "an argument more": {
@@ -58,6 +66,14 @@ DRIFTS: dict[str, dict[str, list[tuple[str, str]]]] = {
     "a class of another name": {
         module: [("TransportSecurityMiddleware", "SecurityMiddleware")]
         for module in (SECURITY, TRANSPORT, "mcp.server.sse", "mcp.server._streamable_http_modern")
+    },
+    "the app before the store": {MANAGER: [(APP, ""), ("        self.app = app\n", f"        self.app = app\n{APP}")]},
+    "an attribute of the manager of another name": {MANAGER: [("self.retry_interval", "self.retry_every")]},
+    "an app in the class": {
+        MANAGER: [("    async def handle_request(", "    asgi_app = None\n\n    async def handle_request(")]
+    },
+    "a manager with slots": {
+        MANAGER: [("class StreamableHTTPSessionManager:\n", f"class StreamableHTTPSessionManager:\n    {SLOTS}\n")]
     },
     "a wrapped method": {TRANSPORT: [("", WRAPPED)]},
     "a derived class": {MANAGER: [("", DERIVED)]},

@@ -35,7 +35,7 @@ class Fronted:
 
     def __set__(self, manager: Any, app: ASGIApp) -> None:
         # The manager is just being made: what is wrong with its store is better told now than to its first client.
-        _engage.check_event_store(manager.event_store)
+        _engage.check_manager(manager)
         manager.__dict__["asgi_app"] = app
 
 

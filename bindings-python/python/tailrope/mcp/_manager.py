@@ -165,13 +165,24 @@ def _named_by(app: Any) -> Iterator[Any]:
 def convert(found: Any, way: Way) -> None:
     """Makes a session manager, or an endpoint with the one that it holds or is given, one of ours."""
     if isinstance(found, StockManager):
-        _engage.check_event_store(found.event_store)
+        _engage.check_manager(found)
         found.__class__ = _before(Managing, type(found))
         found._tailrope_way = way  # type: ignore[attr-defined]
     else:
         found.__class__ = _before(Holding, type(found))
         found._tailrope_way = way
         found.session_manager = found.session_manager
+
+
+def misfit(found: Any) -> str | None:
+    """Why a session manager, or an endpoint, cannot become one of ours."""
+    theirs = type(found)
+    try:
+        found.__class__ = _before(Managing if isinstance(found, StockManager) else Holding, theirs)
+        found.__class__ = theirs
+    except TypeError as error:
+        return f"the {theirs.__qualname__} of {theirs.__module__} in this app cannot be made one of ours ({error})"
+    return None
 
 
 def engage(way: Way) -> None:

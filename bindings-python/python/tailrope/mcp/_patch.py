@@ -42,6 +42,7 @@ def _discarding(stock: Any) -> Any:
     return _discard_session
 
 
+_front = Fronted(lambda _manager: _engage.installed)
 _AROUND = {"_admit_session": _admitting, "_discard_session": _discarding}
 """Ours, by the method that they stand around, where there is one. Else the SDK's own bound of sessions is met first."""
 
@@ -62,7 +63,7 @@ def patch() -> None:
     _ours = type("SeamTransport", (StreamableHTTPServerTransport, *between), members)
     sdk_manager.StreamableHTTPServerTransport = _ours
     manager = sdk_manager.StreamableHTTPSessionManager
-    manager.asgi_app = Fronted(lambda _manager: _engage.installed)
+    manager.asgi_app = _front
     for name, around in _AROUND.items():
         stock = getattr(manager, name, None)
         ours = around(stock)
@@ -80,7 +81,8 @@ def unpatch() -> None:
         return
     sdk_manager.StreamableHTTPServerTransport = _before
     manager = sdk_manager.StreamableHTTPSessionManager
-    del manager.asgi_app
+    if vars(manager).get("asgi_app") is _front:
+        del manager.asgi_app
     for name, (stock, ours) in _methods.items():
         if getattr(manager, name) is ours:
             setattr(manager, name, stock)

@@ -31,7 +31,9 @@ def written(scope: Scope, state_names: Iterable[str]) -> tuple[str | None, list[
     sender, dropped = _user(scope)
     state: dict[str, Any] = {}
     given = scope.get("state")
-    for name in given if isinstance(given, Mapping) else ():
+    if not isinstance(given, Mapping):
+        given = {}
+    for name in given:
         text = _json(given[name]) if name in state_names else None
         if text is None:
             dropped.append(f"state {name}")

@@ -69,7 +69,7 @@ def status() -> Status:
 
 
 def _notices() -> list[str]:
-    notices = []
+    notices = _engage.notices()
     if _installs > 1:
         notices.append(
             f"install() was called {_installs} times: the last call's options hold for sessions opened since, and "
