@@ -1,4 +1,4 @@
-"""How a connection is written to an ASGI server, and what is in front of the endpoint may do meanwhile."""
+"""How a connection is written to an ASGI server, and what others do around that: middleware, tracing libraries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from asgi import Asgi, Part, note, outgoing, request, transport, until
+from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
 pytestmark = [pytest.mark.ours, pytest.mark.one_line]
 
@@ -63,3 +64,34 @@ async def test_a_receive_that_says_that_the_connection_is_broken_is_one_whose_pe
 def messages(sent: list[Part]) -> list[Any]:
     lines = b"".join(part.get("body", b"") for part in sent).decode().splitlines()
     return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+async def test_what_is_put_around_a_method_later_runs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def around(name: str, method: Any) -> Any:
+        def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            ran.append(name)
+            return method(self, *args, **kwargs)
+
+        return counted
+
+    for name in ("connect", "terminate", "_handle_request", "close_sse_stream", "close_standalone_sse_stream"):
+        monkeypatch.setattr(StockTransport, name, around(name, vars(StockTransport)[name]))
+    async with transport() as (made, inbox, _):
+        assert ran == ["connect", "_handle_request"]
+        asked = Asgi(made, "POST", request(1))
+        item = await inbox.receive()
+        await item.metadata.close_sse_stream()
+        await item.metadata.close_standalone_sse_stream()
+        await asked.task
+        # What the SDK knows nothing of goes past it.
+        await item.metadata.close_sse_stream(retry_ms=5)
+        await Asgi(made, "DELETE").task
+    assert ran[2:] == [
+        "_handle_request",
+        "close_sse_stream",
+        "close_standalone_sse_stream",
+        "_handle_request",
+        "terminate",
+    ]

@@ -26,6 +26,28 @@ async def _traced(self, scope, receive, send):
 
 StreamableHTTPServerTransport.handle_request = _traced
 """
+COUNTED = """
+import inspect, sys
+
+def _counted(name, method):
+    if inspect.iscoroutinefunction(method):
+        async def counted(self, *args, **kwargs):
+            print(f"counted {name}", file=sys.stderr, flush=True)
+            return await method(self, *args, **kwargs)
+    else:
+        def counted(self, *args, **kwargs):
+            print(f"counted {name}", file=sys.stderr, flush=True)
+            return method(self, *args, **kwargs)
+    return counted
+
+for _name, _method in list(vars(StreamableHTTPServerTransport).items()):
+    if _name.startswith("_") and _name != "_handle_request":
+        continue
+    if isinstance(_method, property):
+        setattr(StreamableHTTPServerTransport, _name, property(_counted(_name, _method.fget)))
+    elif inspect.isfunction(_method):
+        setattr(StreamableHTTPServerTransport, _name, _counted(_name, _method))
+"""
 DERIVED = """
 import sys
 
@@ -76,6 +98,7 @@ DRIFTS: dict[str, dict[str, list[tuple[str, str]]]] = {
         MANAGER: [("class StreamableHTTPSessionManager:\n", f"class StreamableHTTPSessionManager:\n    {SLOTS}\n")]
     },
     "a wrapped method": {TRANSPORT: [("", WRAPPED)]},
+    "every method wrapped": {TRANSPORT: [("", COUNTED)]},
     "a derived class": {MANAGER: [("", DERIVED)]},
 }
 

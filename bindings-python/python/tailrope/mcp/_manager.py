@@ -1,4 +1,4 @@
-"""Session managers that make our transports themselves: nothing of the SDK is changed for them."""
+"""Session managers that make our transports themselves: other servers are served as before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrope.mcp import _adopting, _engage, _hosts, _status
 from tailrope.mcp._engage import Way
 from tailrope.mcp._front import Fronted
 from tailrope.mcp._session_server import SessionServer
-from tailrope.mcp._transport import StreamableHTTPServerTransport
+from tailrope.mcp._transport import in_place_of_stock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -47,7 +47,7 @@ class Managing:
         adoption = _adopting.claim(runtime)
         if adoption is not None:
             _rename(manager, transport, adoption.session_id)
-        transport.__class__ = _before(StreamableHTTPServerTransport, type(transport))
+        transport.__class__ = in_place_of_stock(cast("Any", type(transport)))
         transport._tailrope = SessionServer(
             runtime,
             transport.mcp_session_id,
