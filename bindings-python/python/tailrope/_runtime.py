@@ -101,10 +101,14 @@ class Loop:
     def _tick(self, runtime: Runtime) -> None:
         del self._timers[runtime]
         set_log_level(logger.getEffectiveLevel())
-        for session_name in runtime.engine.tick():
-            server = runtime.servers.get(session_name)
-            if server is not None:
-                server.become_idle()
+        try:
+            for session_name in runtime.engine.tick():
+                server = runtime.servers.get(session_name)
+                if server is not None:
+                    server.become_idle()
+        except RuntimeError:
+            # The next tick has to come all the same.
+            logger.exception("a tick of the engine failed")
         # Retention goes on while there are sessions; without any, nothing keeps the engine.
         if not runtime.engine.is_idle():
             self.arm(runtime, max(runtime.engine.due_in_ms(), 1))

@@ -152,7 +152,7 @@ def offer(runtime: Runtime, manager: Any, session: Session, here: Loop, scope: S
     group = getattr(manager, "_task_group", None)
     if group is not None:
         asker = {name: scope[name] for name in (*PLACE, *_SENDER) if name in scope}
-        group.start_soon(_adopt_when_told, runtime, manager, session.offer_adoption(here.waiters), here, asker)
+        group.start_soon(_offered, runtime, manager, session.offer_adoption(here.waiters), here, asker)
 
 
 async def settled(manager: Any, scope: Scope) -> bool:
@@ -185,6 +185,14 @@ async def discard(stock: Any, manager: Any, session_id: str, transport: Any) -> 
     elif not transport.is_terminated:
         with anyio.CancelScope(shield=True):
             await transport.terminate()
+
+
+async def _offered(*offered: Any) -> None:
+    """Adopts in a task of the manager, which would end with all its sessions if that raised."""
+    try:
+        await _adopt_when_told(*offered)
+    except Exception:
+        logger.exception("a session cannot be offered for adoption")
 
 
 async def _adopt_when_told(runtime: Runtime, manager: Any, offer: Offer, here: Loop, asker: dict[str, Any]) -> None:

@@ -133,12 +133,16 @@ class SessionServer:
 
     def _end(self, session: Session) -> None:
         """Ends the session for its client, unless only this server of it ends."""
-        if self._adoption is not None:
-            self._adoption.refuse("its server has ended")
-        if _hosts.is_leaving():
-            session.release()
-        else:
-            session.end()
+        try:
+            if self._adoption is not None:
+                self._adoption.refuse("its server has ended")
+            if _hosts.is_leaving():
+                session.release()
+            else:
+                session.end()
+        except RuntimeError:
+            # The SDK's task would end every session of the manager.
+            logger.exception("session %s could not be ended", session.name)
 
     def close_connection(self, request_id: int | str, retry_ms: int | None, hold_ms: int | None) -> bool:
         return self._session is not None and self._session.close_connection(request_id, retry_ms, hold_ms)

@@ -88,7 +88,7 @@ class StreamableHTTPServerTransport(StockTransport):
             event_store = event_store.scoped(session_id)
         return event_store, retry_ms
 
-    # Each of these calls the method of the SDK's class, with what others have put around it. At the bottom of it the method
+    # Each of these calls the method of the SDK's class, with what others have put around it. At the bottom, the method
     # is called whose name begins with `_tailrope_`: see _below.py.
 
     def _around(self, name: str) -> Any:
