@@ -112,7 +112,8 @@ class Options(StoreOptions, total=False):
     none."""
     on_adopted: Callable[[AdoptedSession], Any]
     """Called, and awaited, when a session goes on in this process, before any request of it is served. When it raises,
-    the session is left to other processes: docs/deploy/several-processes.md. Default none."""
+    or takes more than a minute, the session is left to other processes: docs/deploy/several-processes.md. Default
+    none."""
     pace: Mapping[str, Pace]
     """How calls are paced, by the name of their tool. A name that ends in `*` stands for all that begin so; the most
     specific name counts. Default none."""
