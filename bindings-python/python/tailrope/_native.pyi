@@ -78,6 +78,9 @@ class Store:
     @property
     def address(self) -> str:
         """The address, without user, password and options."""
+    @property
+    def is_open_here(self) -> bool: ...
+    def open_here(self) -> None: ...
 
 @final
 class LookUp:

@@ -199,6 +199,7 @@ class Runtime:
         self.servers: weakref.WeakValueDictionary[str, Server] = weakref.WeakValueDictionary()
         # Of its store, so it stays; known with the first engine.
         self.answers_elsewhere: bool | None = None
+        self._opening = threading.Lock()
         self._engine: Engine | None = None
         self._hook_log: HookLog | None = None
         with _lock:
@@ -208,6 +209,10 @@ class Runtime:
     def engine(self) -> Engine:
         """The engine of this process."""
         if self._engine is None:
+            if self.store is not None:
+                # It may wait for a network, and nobody else is to wait for the lock of the process meanwhile.
+                with self._opening:
+                    self.store.open_here()
             with _lock:
                 if self._engine is None:
                     set_log_level(logger.getEffectiveLevel())
@@ -215,6 +220,11 @@ class Runtime:
                     self._engine = engine
                     _leave_with_multiprocessing()
         return self._engine
+
+    async def ready(self) -> None:
+        """Opens the store off the event loop, where that is to be done again: in the child of a fork."""
+        if self._engine is None and self.store is not None and not self.store.is_open_here:
+            await asyncio.to_thread(lambda: self.engine)
 
     @property
     def hook_log(self) -> HookLog:
@@ -248,6 +258,8 @@ class Runtime:
             self._engine.flush()
 
     def after_fork(self) -> None:
+        # Another thread may have held it.
+        self._opening = threading.Lock()
         # The child gets an engine of its own; what still uses the old one gets an error.
         if self._engine is not None:
             self._engine.mark_forked()

@@ -76,6 +76,7 @@ class SessionServer:
         session or closes a connection goes by the methods of the transport, as on the SDK's own."""
         self._transport = transport
         runtime = self.runtime
+        await runtime.ready()
         here = self._here = runtime.here()
         idle_ms = None
         if self._idle_timeout is not None:
