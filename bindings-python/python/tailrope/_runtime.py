@@ -131,7 +131,7 @@ def open_store(address: str, **options: Unpack[StoreOptions]) -> Store:
 
     Args:
         address: `memory:`, in this process; `sqlite:PATH`, in a file that the processes of one machine share.
-        options: its bounds and what it promises, see `tailrope._options.StoreOptions`.
+        options: its bounds and what it promises, see `tailrope.StoreOptions`.
 
     Raises:
         TailropeError: there is no such kind of store, or this one cannot be used (code `store_not_opened`). The

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager as StockManager
 
@@ -17,6 +17,9 @@ from tailrope.mcp._transport import in_place_of_stock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
+
+    from mcp.server.streamable_http import EventStore as SdkEventStore
+    from mcp.server.transport_security import TransportSecuritySettings
 
     from tailrope._native import Store
 
@@ -78,6 +81,19 @@ def _rename(manager: Any, transport: Any, session_id: str) -> None:
     transport.mcp_session_id = session_id
 
 
+class _ManagerOptions(Options, total=False):
+    """The arguments of the SDK's class, and our options."""
+
+    app: Any
+    event_store: SdkEventStore | None
+    json_response: bool
+    stateless: bool
+    security_settings: TransportSecuritySettings | None
+    retry_interval: int | None
+    session_idle_timeout: float | None
+    max_request_body_size: int
+
+
 class StreamableHTTPSessionManager(Managing, StockManager):
     """A session manager whose sessions are resumable. Arguments and methods are those of the SDK's class.
 
@@ -94,13 +110,20 @@ class StreamableHTTPSessionManager(Managing, StockManager):
         TailropeError: the store cannot be opened (code `store_not_opened`).
     """
 
-    def __init__(self, *args: Any, store: str | Store = MEMORY, prefer_resumable: bool = True, **more: Any) -> None:
-        options = {name: more.pop(name) for name in list(more) if name in Options.__optional_keys__}
+    def __init__(
+        self,
+        *args: Any,
+        store: str | Store = MEMORY,
+        prefer_resumable: bool = True,
+        **more: Unpack[_ManagerOptions],
+    ) -> None:
+        of_sdk: dict[str, Any] = dict(more)
+        options = {name: of_sdk.pop(name) for name in more if name in Options.__optional_keys__}
         if "max_sessions" in options:
-            more["max_sessions"] = options["max_sessions"]
+            of_sdk["max_sessions"] = options["max_sessions"]
             if options["max_sessions"] is None:
                 options["max_sessions"] = UNLIMITED
-        super().__init__(*args, **more)
+        super().__init__(*args, **of_sdk)
         if not is_disabled():
             self._tailrope_way = Way(options, store=store, prefer_resumable=prefer_resumable)
             engage(self._tailrope_way)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from tailrope.mcp._engage import Way
+
+
+class _NoMore(TypedDict):
+    """What further arguments are checked for: a later SDK gives them, and nobody else."""
 
 
 class StreamableHTTPServerTransport(StockTransport):
@@ -43,7 +47,7 @@ class StreamableHTTPServerTransport(StockTransport):
         security_settings: TransportSecuritySettings | None = None,
         retry_interval: int | None = None,
         idle_timeout: float | None = None,
-        **more: Any,
+        **more: Unpack[_NoMore],
     ) -> None:
         way = None if mcp_session_id is None or is_disabled() else self._way()
         if mcp_session_id is not None and way is not None:
