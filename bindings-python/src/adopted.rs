@@ -22,11 +22,16 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    pub(crate) fn new(py: Python<'_>, session: &SessionHandle, dialect: &'static Dialect, waiters: &Waiters) -> Self {
+    pub(crate) fn new(
+        py: Python<'_>,
+        session: &SessionHandle,
+        dialect: &'static Dialect,
+        waiters: &Waiters,
+    ) -> PyResult<Self> {
         let (key, wake) = waiters.shared.key();
         let (wake, is_over) = OfferWake::new(wake, key.number);
-        calling(py, || session.offer_adoption(Arc::new(wake), key.number));
-        Self { session: session.downgrade(), dialect, key, is_over }
+        calling(py, || session.offer_adoption(Arc::new(wake), key.number))?;
+        Ok(Self { session: session.downgrade(), dialect, key, is_over })
     }
 }
 
@@ -49,7 +54,7 @@ impl Offer {
         let (key, wake) = waiters.shared.key();
         let number = key.number;
         let take = || self.session.upgrade().and_then(|session| session.take_adopted(wake, number));
-        let Some(adopted) = calling(py, take) else { return Ok(None) };
+        let Some(adopted) = calling(py, take)? else { return Ok(None) };
         let (handle, dialect) = (adopted.session().clone(), self.dialect);
         // Its record says whose it is.
         let session = Session { handle, dialect, key: Some(key), is_claimed: AtomicBool::new(true) };
@@ -94,7 +99,6 @@ impl Adopted {
     /// `Fault`.
     fn refuse(&self, py: Python<'_>, fault: &str, text: &str) -> PyResult<()> {
         let refusal = named_fault(fault, text)?.refusal(self.dialect);
-        calling(py, || self.adopted.refuse(&refusal));
-        Ok(())
+        calling(py, || self.adopted.refuse(&refusal))
     }
 }

@@ -31,7 +31,7 @@ impl Connection {
     /// nothing to write. `end` names the reason when the connection ends after the data. `wait_ms` is
     /// when the engine has to be ticked at the latest. `retry_after_s` belongs to the status.
     fn poll<'py>(&self, py: Python<'py>, max_bytes: usize) -> PyResult<Polled<'py>> {
-        let poll = calling(py, || self.connection.poll(max_bytes));
+        let poll = calling(py, || self.connection.poll(max_bytes))?;
         let data = if poll.is_empty() { None } else { Some(join(py, &poll)?) };
         let (status, content_type, names_session, retry_after_s) = poll.head.map_or((0, None, true, None), |head| {
             (head.status, head.content_type, head.names_session, head.retry_after_s())
@@ -42,8 +42,8 @@ impl Connection {
     }
 
     /// The peer is gone.
-    fn lost(&self, py: Python<'_>) {
-        calling(py, || self.connection.lost());
+    fn lost(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.connection.lost())
     }
 }
 

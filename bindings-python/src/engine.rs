@@ -70,7 +70,7 @@ impl Engine {
             None => (None, Arc::new(NoWake) as _),
         };
         let number = key.as_ref().map_or(0, |key| key.number);
-        let opened = calling(py, || self.engine.open_session(SessionId::new(server, id), None, dialect, wake, number));
+        let opened = calling(py, || self.engine.open_session(SessionId::new(server, id), None, dialect, wake, number))?;
         match opened {
             Ok(handle) => {
                 if let Some(retry_ms) = retry_ms {
@@ -103,7 +103,9 @@ impl Engine {
         let dialect = dialect(sdk_major)?;
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs, self.engine.options());
-        let Ok(principal) = headers.ask(user_json, named, |requester| self.engine.principal_of(requester)) else {
+        let Ok(principal) =
+            calling(py, || headers.ask(user_json, named, |requester| self.engine.principal_of(requester)))?
+        else {
             return Ok(None);
         };
         let context = Context { session_id: id, json_response: false, paced: false };
@@ -115,21 +117,22 @@ impl Engine {
         let (key, wake) = waiters.shared.key();
         let (session, last) = (SessionId::new(server, id), last_event_id.as_deref());
         let principal = principal.as_ref();
-        match calling(py, || self.engine.look_up_session(session, principal, last, dialect, wake, key.number)) {
+        match calling(py, || self.engine.look_up_session(session, principal, last, dialect, wake, key.number))? {
             Ok(look_up) => Ok(Some(LookUp { look_up, dialect, key })),
             Err(error) => Err(to_py_err(&error)),
         }
     }
 
     /// The answer to a POST of a revision without resumption, of which `body` was read: see the core's `Engine::steer`.
-    fn steer(&self, body: &[u8], requested: &str) -> Refusal {
+    fn steer(&self, py: Python<'_>, body: &[u8], requested: &str) -> PyResult<Refusal> {
         // Which SDK it is makes no difference to it.
-        Refusal::new(&self.engine.steer(body, requested), &Dialect::MCP_PYTHON_2)
+        let refusal = calling(py, || self.engine.steer(body, requested))?;
+        Ok(Refusal::new(&refusal, &Dialect::MCP_PYTHON_2))
     }
 
     /// Notes that such a request is left to the SDK.
-    fn left_to_sdk(&self, py: Python<'_>, requested: &str) {
-        calling(py, || self.engine.left_to_sdk(requested));
+    fn left_to_sdk(&self, py: Python<'_>, requested: &str) -> PyResult<()> {
+        calling(py, || self.engine.left_to_sdk(requested))
     }
 
     /// A log for an SDK's own transport, in this engine's store.
@@ -139,9 +142,9 @@ impl Engine {
 
     /// Does what time asks for. Returns the names of the sessions that are idle, for the host to end them, and of those that
     /// have ended by themselves: for newer ones, or because another process took them over.
-    fn tick(&self, py: Python<'_>) -> Vec<String> {
-        let idle = calling(py, || self.engine.tick());
-        idle.iter().map(|session| session.name().to_owned()).collect()
+    fn tick(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let idle = calling(py, || self.engine.tick())?;
+        Ok(idle.iter().map(|session| session.name().to_owned()).collect())
     }
 
     /// Whether no session is open: then there is nothing to tick for.
@@ -165,8 +168,8 @@ impl Engine {
     }
 
     /// Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them.
-    fn drain(&self, py: Python<'_>, retry_ms: Option<u32>, spread_ms: Option<u32>) {
-        calling(py, || self.engine.drain(self.engine.options().drain(retry_ms, spread_ms)));
+    fn drain(&self, py: Python<'_>, retry_ms: Option<u32>, spread_ms: Option<u32>) -> PyResult<()> {
+        calling(py, || self.engine.drain(self.engine.options().drain(retry_ms, spread_ms)))
     }
 
     /// Whether a drain left nothing, once it is over.
@@ -176,12 +179,13 @@ impl Engine {
 
     /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives
     /// the process has of them stays there for their clients, and what it was given is written.
-    fn leave(&self, py: Python<'_>) {
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
         if !self.engine.outlives_process() {
             return calling(py, || self.engine.close());
         }
-        calling(py, || self.engine.release());
+        calling(py, || self.engine.release())?;
         self.flush(py);
+        Ok(())
     }
 
     /// Waits until a store that outlives the process has written what it was given.

@@ -68,21 +68,21 @@ impl HookLog {
         let bytes = bytes::Bytes::copy_from_slice(payload(payload_json)?);
         let (pending, tell) = pending(waiters);
         let done = Box::new(move |result: Result<String, StoreError>| tell(result.map(Found::Stored)));
-        calling(py, || self.log.store(scope, stream, kind, bytes, done));
+        calling(py, || self.log.store(scope, stream, kind, bytes, done))?;
         Ok(pending)
     }
 
     /// Asks for what a scope holds after an id.
-    fn replay(&self, py: Python<'_>, waiters: &Waiters, scope: &str, last_event_id: &str) -> Pending {
+    fn replay(&self, py: Python<'_>, waiters: &Waiters, scope: &str, last_event_id: &str) -> PyResult<Pending> {
         let (pending, tell) = pending(waiters);
         let done = Box::new(move |result: Result<Option<HookReplay>, StoreError>| tell(result.map(Found::Replayed)));
-        calling(py, || self.log.replay(scope, last_event_id, done));
-        pending
+        calling(py, || self.log.replay(scope, last_event_id, done))?;
+        Ok(pending)
     }
 
     /// Forgets what a scope holds.
-    fn drop_scope(&self, py: Python<'_>, scope: &str) {
-        calling(py, || self.log.drop_scope(scope));
+    fn drop_scope(&self, py: Python<'_>, scope: &str) -> PyResult<()> {
+        calling(py, || self.log.drop_scope(scope))
     }
 }
 

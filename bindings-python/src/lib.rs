@@ -13,6 +13,7 @@ mod inbox;
 mod log;
 mod look_up;
 mod options;
+mod panics;
 mod posted;
 mod probe;
 mod session;
@@ -68,6 +69,8 @@ mod _native {
         log::install();
         #[cfg(feature = "testing")]
         module.add_function(wrap_pyfunction!(admission::told, module)?)?;
+        #[cfg(feature = "testing")]
+        module.add_function(wrap_pyfunction!(panics::panic_in, module)?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

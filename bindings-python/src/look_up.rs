@@ -29,7 +29,7 @@ impl LookUp {
     /// Whether the store has told, and the session if there is one for this principal. Raises TailropeError
     /// when the store cannot tell.
     fn take(&self, py: Python<'_>) -> PyResult<(bool, Option<Session>)> {
-        match calling(py, || self.look_up.take()) {
+        match calling(py, || self.look_up.take())? {
             None => Ok((false, None)),
             Some(Ok(found)) => {
                 let session = |handle| Session {

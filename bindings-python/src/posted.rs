@@ -43,26 +43,25 @@ impl Posted {
     }
 
     /// Examines it as `Session.admit` does a request that comes here. None where it is refused, and settled.
-    fn admit(&self, py: Python<'_>, json_response: bool) -> Option<Admission> {
+    fn admit(&self, py: Python<'_>, json_response: bool) -> PyResult<Option<Admission>> {
         let terms = Terms { json_response, ..Terms::default() };
-        calling(py, || self.posted.admit(&terms)).map(Admission)
+        Ok(calling(py, || self.posted.admit(&terms))?.map(Admission))
     }
 
     /// Puts the requests of a call in flight. False where they are refused, and settled: then nothing is dispatched.
-    fn begin(&self, py: Python<'_>, admission: &Admission) -> bool {
+    fn begin(&self, py: Python<'_>, admission: &Admission) -> PyResult<bool> {
         calling(py, || self.posted.begin(&admission.0))
     }
 
     /// The SDK has been given a message that gets no answer.
-    fn done(&self, py: Python<'_>) {
-        calling(py, || self.posted.done());
+    fn done(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.posted.done())
     }
 
     /// It is not taken: see the core's `Fault`.
     fn refuse(&self, py: Python<'_>, fault: &str, text: &str) -> PyResult<()> {
         let refusal = named_fault(fault, text)?.refusal(self.dialect);
-        calling(py, || self.posted.refuse(&refusal));
-        Ok(())
+        calling(py, || self.posted.refuse(&refusal))
     }
 }
 

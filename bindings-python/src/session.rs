@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingKind, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms, Turn};
+use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Requester, Terms, Turn};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::store::{self, HostReplay, HostRequest};
 
@@ -84,15 +84,15 @@ impl Session {
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs, self.handle.options());
         let terms = Terms { json_response, ..Terms::default() };
-        let admitted = headers.ask(user_json, named, |requester| {
+        let admit = |requester: &Requester<'_>| {
             if !self.is_claimed.load(Ordering::Relaxed) {
                 self.handle.claim(requester)?;
                 self.is_claimed.store(true, Ordering::Relaxed);
             }
             let (head, server) = (headers.head(method), Some(server));
-            let request = Request { head, requester: *requester, server, body };
-            calling(py, || self.handle.admit(&request, &terms))
-        });
+            self.handle.admit(&Request { head, requester: *requester, server, body }, &terms)
+        };
+        let admitted = calling(py, || headers.ask(user_json, named, admit))?;
         either(py, self.answer(admitted.map(Admission)))
     }
 
@@ -108,7 +108,7 @@ impl Session {
             return Err(PyValueError::new_err("the request opens no connection"));
         }
         let (key, wake) = waiters.shared.key();
-        let opened = calling(py, || self.handle.open(&admission.0, json_response, wake, key.number));
+        let opened = calling(py, || self.handle.open(&admission.0, json_response, wake, key.number))?;
         either(py, self.answer(opened.map(|connection| Connection { connection, key })))
     }
 
@@ -148,34 +148,34 @@ impl Session {
         let answer = calling(py, || match json_response {
             true => self.handle.relay_json(&admission.0, relayed, wake, key.number),
             false => self.handle.relay(&admission.0, relayed, wake, key.number),
-        });
+        })?;
         either(py, self.answer(answer.map(|connection| Connection { connection, key })))
     }
 
     /// The host adopts the session of another process, should a message come for it when that is gone.
-    fn offer_adoption(&self, py: Python<'_>, waiters: &Waiters) -> Offer {
+    fn offer_adoption(&self, py: Python<'_>, waiters: &Waiters) -> PyResult<Offer> {
         Offer::new(py, &self.handle, self.dialect, waiters)
     }
 
     /// The host takes what other processes relay to the session, from now on: see `take_posted`.
-    fn accept_posted(&self, py: Python<'_>) {
-        calling(py, || self.handle.accept_posted());
+    fn accept_posted(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.handle.accept_posted())
     }
 
     /// What other processes relayed to the session, in the order in which it came. The session's key is told of it.
-    fn take_posted(&self, py: Python<'_>) -> Vec<Posted> {
-        let posted = calling(py, || self.handle.take_posted());
-        posted.into_iter().map(|posted| Posted { posted, dialect: self.dialect }).collect()
+    fn take_posted(&self, py: Python<'_>) -> PyResult<Vec<Posted>> {
+        let posted = calling(py, || self.handle.take_posted())?;
+        Ok(posted.into_iter().map(|posted| Posted { posted, dialect: self.dialect }).collect())
     }
 
     /// Notes what the client sent that is not a request.
-    fn received(&self, py: Python<'_>, admission: &Admission) {
-        calling(py, || self.handle.received(&admission.0));
+    fn received(&self, py: Python<'_>, admission: &Admission) -> PyResult<()> {
+        calling(py, || self.handle.received(&admission.0))
     }
 
     /// The SDK has been given the messages of the request: what these cancel gets its end, where the SDK says nothing.
-    fn dispatched(&self, py: Python<'_>, admission: &Admission) {
-        calling(py, || self.handle.dispatched(&admission.0));
+    fn dispatched(&self, py: Python<'_>, admission: &Admission) -> PyResult<()> {
+        calling(py, || self.handle.dispatched(&admission.0))
     }
 
     /// Sends a notification. `related` is the request that it belongs to; None sends it on the
@@ -220,44 +220,44 @@ impl Session {
     }
 
     /// Late outcomes: `(number, None or the error)`.
-    fn take_outcomes<'py>(&self, py: Python<'py>) -> Vec<(u64, Option<Py<PyAny>>)> {
-        let outcomes = self.handle.take_outcomes();
+    fn take_outcomes<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Option<Py<PyAny>>)>> {
+        let outcomes = calling(py, || self.handle.take_outcomes())?;
         let value = |error| to_py_err(&error).into_value(py).into_any();
-        outcomes.into_iter().map(|(number, result)| (number, result.err().map(value))).collect()
+        Ok(outcomes.into_iter().map(|(number, result)| (number, result.err().map(value))).collect())
     }
 
     /// What the host's own store has to do: `(number, stream, payload, last_event_id)`. With a stream:
     /// store the payload, or the priming position when it is None. Otherwise: replay after the id.
-    fn take_operations<'py>(&self, py: Python<'py>) -> Vec<HostOperation<'py>> {
+    fn take_operations<'py>(&self, py: Python<'py>) -> PyResult<Vec<HostOperation<'py>>> {
         let bytes = |payload: bytes::Bytes| PyBytes::new(py, &payload);
-        let operations = self.handle.take_operations().into_iter();
+        let operations = calling(py, || self.handle.take_operations())?.into_iter();
         let tuple = |operation: store::HostOperation| match operation.request {
             HostRequest::Store { stream, payload } => (operation.number, Some(stream), payload.map(bytes), None),
             HostRequest::Replay { last_event_id } => (operation.number, None, None, Some(last_event_id)),
         };
-        operations.map(tuple).collect()
+        Ok(operations.map(tuple).collect())
     }
 
     /// The host's own store stored the event and gave it this id.
-    fn stored(&self, py: Python<'_>, number: u64, event_id: &str) {
-        calling(py, || self.handle.stored(number, event_id));
+    fn stored(&self, py: Python<'_>, number: u64, event_id: &str) -> PyResult<()> {
+        calling(py, || self.handle.stored(number, event_id))
     }
 
     /// The host's own store did not store the event. `what` is for the server's log.
-    fn not_stored(&self, py: Python<'_>, number: u64, what: String) {
-        calling(py, || self.handle.not_stored(number, what));
+    fn not_stored(&self, py: Python<'_>, number: u64, what: String) -> PyResult<()> {
+        calling(py, || self.handle.not_stored(number, what))
     }
 
     /// What the host's own store replayed.
-    fn replayed(&self, py: Python<'_>, number: u64, stream: Option<String>, events: Vec<Replayed>) {
+    fn replayed(&self, py: Python<'_>, number: u64, stream: Option<String>, events: Vec<Replayed>) -> PyResult<()> {
         let event = |(id, payload): Replayed| (id.map(Into::into), payload.map(Into::into));
         let replay = HostReplay { stream, events: events.into_iter().map(event).collect() };
-        calling(py, || self.handle.replayed(number, Ok(replay)));
+        calling(py, || self.handle.replayed(number, Ok(replay)))
     }
 
     /// The host's own store did not replay. `what` is for the server's log.
-    fn not_replayed(&self, py: Python<'_>, number: u64, what: String) {
-        calling(py, || self.handle.replayed(number, Err(what)));
+    fn not_replayed(&self, py: Python<'_>, number: u64, what: String) -> PyResult<()> {
+        calling(py, || self.handle.replayed(number, Err(what)))
     }
 
     /// Whether connections of this session may be closed early and polled.
@@ -275,20 +275,20 @@ impl Session {
         hold_ms: Option<u64>,
     ) -> PyResult<bool> {
         let request = request_id(request)?;
-        let closed = calling(py, || self.handle.close_connection(&request, retry_ms, hold_ms));
+        let closed = calling(py, || self.handle.close_connection(&request, retry_ms, hold_ms))?;
         Ok(closed)
     }
 
     /// Closes the connection of the standalone stream, likewise.
     fn close_standalone(&self, py: Python<'_>, retry_ms: Option<u32>, hold_ms: Option<u64>) -> PyResult<bool> {
-        let closed = calling(py, || self.handle.close_standalone(retry_ms, hold_ms));
+        let closed = calling(py, || self.handle.close_standalone(retry_ms, hold_ms))?;
         Ok(closed)
     }
 
     /// The request will get no response: it gets its end now. False when it has one.
     fn cancelled(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
         let request = request_id(request)?;
-        let ended = calling(py, || self.handle.cancelled(&request));
+        let ended = calling(py, || self.handle.cancelled(&request))?;
         Ok(ended)
     }
 
@@ -320,8 +320,8 @@ impl Session {
     }
 
     /// Closes every connection of the session, now and from now on, and leaves it to other processes when nothing runs in it.
-    fn drain(&self, py: Python<'_>) {
-        calling(py, || self.handle.drain());
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.handle.drain())
     }
 
     /// Whether a drain has yet to leave the session to other processes.
@@ -332,18 +332,18 @@ impl Session {
 
     /// The host stops serving the session: as `end`, but what a store that outlives the process has of it can still be
     /// read there.
-    fn release(&self, py: Python<'_>) {
-        calling(py, || self.handle.release());
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.handle.release())
     }
 
     /// The client ends its session: as `end`, but in a drain, too, it goes on nowhere.
-    fn delete(&self, py: Python<'_>) {
-        calling(py, || self.handle.delete());
+    fn delete(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.handle.delete())
     }
 
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
-    fn end(&self, py: Python<'_>) {
-        calling(py, || self.handle.end());
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.handle.end())
     }
 }
 
@@ -363,7 +363,7 @@ impl Session {
         let message = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
         // What waits for a loop of Python is woken by its next turn: nothing can be written before.
         let turn = Turn { since_ms, has_paused: false };
-        let sent = calling(py, || self.handle.send_in_turn(message, turn));
+        let sent = calling(py, || self.handle.send_in_turn(message, turn))?;
         match sent {
             Ok((Sent::Pending(number), _)) => Ok(Some(number.cast_signed())),
             Ok((_, Pause::Yield)) => Ok(Some(YIELD)),

@@ -47,6 +47,17 @@ impl Store {
         shown_address(&self.place)
     }
 
+    /// Whether this process has opened it. A child of a fork has not.
+    #[getter]
+    fn is_open_here(&self) -> bool {
+        lock(&self.open).as_ref().is_some_and(|(pid, _)| *pid == id())
+    }
+
+    /// Opens it for this process, where that has not. May wait for a disk or a network; others run meanwhile.
+    fn open_here(&self, py: Python<'_>) -> PyResult<()> {
+        self.here(py).map(drop)
+    }
+
     fn __repr__(&self) -> String {
         format!("<tailrope.Store {}>", self.address())
     }

@@ -17,6 +17,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use tailrope_core::engine::Wake;
 
 use crate::inbox::{InCall, Inbox};
+use crate::panics::caught;
 
 /// Loops with keys that were woken and not resolved yet.
 static DIRTY: Mutex<Vec<Arc<Shared>>> = Mutex::new(Vec::new());
@@ -124,10 +125,11 @@ fn set_done(future: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// Runs a call into the core. What it woke is told when it returns.
-pub(crate) fn calling<T>(py: Python<'_>, call: impl FnOnce() -> T) -> T {
+/// Runs a call into the core. What it woke is told when it returns. A panic becomes an exception of its caller: left to
+/// PyO3, it would be none that anybody expects, and end every session of the process.
+pub(crate) fn calling<T>(py: Python<'_>, call: impl FnOnce() -> T) -> PyResult<T> {
     let in_call = InCall::begin();
-    let value = call();
+    let value = caught(call);
     drop(in_call);
     flush(py);
     value
@@ -227,8 +229,8 @@ impl Waiters {
     }
 
     /// Wakes a key from the host's side.
-    fn wake(&self, py: Python<'_>, key: u64) {
-        calling(py, || self.shared.inbox.wake(key));
+    fn wake(&self, py: Python<'_>, key: u64) -> PyResult<()> {
+        calling(py, || self.shared.inbox.wake(key))
     }
 
     /// Resolves the futures of all woken keys. On the loop's thread only.

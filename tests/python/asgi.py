@@ -32,7 +32,18 @@ def request(id: int) -> dict[str, Any]:
 class Asgi:
     """One ASGI request to a transport. The peer is there until `leave`."""
 
-    def __init__(self, transport: Any, method: str, body: Any = None, *headers: tuple[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        transport: Any,
+        method: str,
+        body: Any = None,
+        *headers: tuple[bytes, bytes],
+        version: str = "1.1",
+        raises: Exception | None = None,
+        **scope: Any,
+    ) -> None:
+        self.received: list[str] = []
+        self._raises = raises
         self.sent: list[Part] = []
         self.left = asyncio.Event()
         self.got = asyncio.Event()
@@ -40,6 +51,7 @@ class Asgi:
         self._read = False
         self.scope: Part = {
             "type": "http",
+            "http_version": version,
             "method": method,
             "path": "/mcp",
             "query_string": b"",
@@ -50,13 +62,18 @@ class Asgi:
                 (b"mcp-protocol-version", b"2025-11-25"),
                 *headers,
             ],
+            **scope,
         }
         self.task = asyncio.ensure_future(transport.handle_request(self.scope, self._receive, self._send))
 
     async def _receive(self) -> Part:
         if not self._read:
             self._read = True
+            self.received.append("http.request")
             return {"type": "http.request", "body": self._unread, "more_body": False}
+        self.received.append("http.disconnect")
+        if self._raises is not None:
+            raise self._raises
         await self.left.wait()
         return {"type": "http.disconnect"}
 

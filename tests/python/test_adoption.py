@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ from kit.raw import Reply, Wire
 from kit.servers import LOWLEVEL, Kind, Server, gate, until
 from kit.stock import LINE
 from program import python
-from tailrope import AdoptedSession
+from tailrope import AdoptedSession, _runtime
+from tailrope.mcp._adopting import Adoption
+from tailrope.mcp._streams import Inbox
 
 pytestmark = pytest.mark.ours
 
@@ -205,6 +208,59 @@ async def test_o15_hook_that_raises_leaves_the_session_to_who_comes_next(kind: K
         log = await there.logged("OSError: not yet")
         assert log.count("ERROR:tailrope:session ") == 2 and log.count("is not adopted: on_adopted raised") == 2
         assert log.count("OSError: not yet") == 2, log
+
+
+class Taken:
+    """The native half of an adoption, whose session nothing is known of."""
+
+    session_id, name, replay = "s1", "name", ()
+    session: Any = None
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    def refuse(self, fault: str, text: str) -> None:
+        self.refused.append(fault)
+
+
+@pytest.mark.one_line
+@pytest.mark.parametrize("is_stubborn", [False, True])
+async def test_o15_hook_that_hangs_is_left_when_the_engine_gives_up(is_stubborn: bool) -> None:
+    began, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hang(_session: AdoptedSession) -> None:
+        began.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                if not is_stubborn or ended:
+                    raise
+
+    ended: list[bool] = []
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    adopted, manager = Taken(), SimpleNamespace(app=None)
+    adoption = Adoption(_runtime.Runtime({"on_adopted": hang}), manager, adopted)  # type: ignore[arg-type]
+    before = asyncio.all_tasks()
+    performing = asyncio.create_task(adoption.perform(Inbox(), {"type": "http"}, never, send))
+    await began.wait()
+    # As the server of a session does that has ended.
+    adoption.refuse("its server has ended")
+    await performing
+    assert sent[0]["status"] == 503 and adopted.refused == ["session_not_told"]
+    await cancelled.wait()
+    ended.append(True)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()
 
 
 async def test_i12_adoption_goes_on_without_the_client_that_asked_for_it(address: str) -> None:

@@ -13,7 +13,7 @@ from kit.servers import Farm, Kind, gate
 from kit.stock import stock_client
 from kit.tap import RESET, Tap
 
-AROUND = ["base", "cors", "django", "fastapi", "gzip", "starlette"]
+AROUND = ["base", "cors", "django", "fastapi", "gzip", "meddling", "starlette"]
 MOUNTED = {"fastapi", "starlette"}
 ORIGIN = {"Origin": "http://localhost:5173"}
 # What a page sends that browsers ask about first.
@@ -68,6 +68,17 @@ async def test_i3_stock_client_outlives_a_cut(farm: Farm, around: str) -> None:
         await server.open(name)
         assert await call == "x"
         assert tap.cuts == 1 and client.progress == list(range(1, 11))
+
+
+@pytest.mark.parametrize("stock", [False, True], ids=["tailrope", "stock"])
+async def test_middleware_may_change_the_bytes_and_answer_first(farm: Farm, stock: bool) -> None:
+    server = farm.get(around="meddling", **({"stock": True} if stock else {}))
+    peer = await server.peer()
+    for _ in range(3):
+        reply = await peer.call("echo", {"text": "x"})
+        assert results(await reply.rest()) == ["x"] and b": added\n\n" in reply.raw
+        early = await peer.call("echo", {"text": "x"}, x_answer_first="1")
+        assert (early.status, await early.body()) == (418, b"early")
 
 
 async def test_gzip_compresses_what_is_no_stream(farm: Farm) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from kit.peer import counts, last_id, results
 from kit.servers import SERVERS, TESTS, Server, gate
 from kit.stock import LINE
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from servers.python.drift import DRIFTS
 
 pytestmark = pytest.mark.ours
@@ -22,11 +24,16 @@ HARMLESS = [
     "a function of another name",
     "a wrapped method",
     "a derived class",
+    "the app before the store",
+    "every method wrapped",
 ]
 # What each of the others is about, in the words of the log.
 DIFFERENT = {
     "an argument that is needed": "its transport needs another",
     "a method of another name": "it has no mcp.server.streamable_http.StreamableHTTPServerTransport._handle_request",
+    "an attribute of the manager of another name": "its session manager has no retry_interval",
+    "an app in the class": "its session manager's class has an asgi_app of its own",
+    "a manager with slots": "its session manager",
     "a class of another name": "it has no mcp.server.transport_security.TransportSecurityMiddleware",
 }
 KIND = SERVERS[f"mcp{LINE}"]
@@ -51,6 +58,35 @@ async def test_what_tailrope_does_not_need_may_change(drift: str) -> None:
             # initialize, initialized, call, resume, DELETE.
             assert server.log().count("traced") == 5, server.log()
         assert "does not fit" not in server.log()
+
+
+async def counted(transport: str) -> Counter[str]:
+    """How often what somebody has put around each method of the SDK's transport ran."""
+    options = {} if transport == "stock" else {"engine": {"prefer_resumable": False}}
+    async with Server.running(KIND, options, transport, TAILROPE_TEST_DRIFT="every method wrapped") as server:
+        peer, name = await server.peer(), gate()
+        reply = await peer.call("script", {"steps": ["emit 2", "close", f"gate {name}", "emit 1", "return x"]})
+        events = await reply.rest()
+        await server.open(name)
+        await (await peer.resume(last_id(events))).until_terminal()
+        listening = await peer.listen()
+        await peer.ask("script", {"steps": ["close_standalone", "return x"]})
+        await listening.rest()
+        assert (await peer.delete()).status == 200
+        await server.logged("counted terminate")
+        return Counter(line.split()[1] for line in server.log().splitlines() if line.startswith("counted "))
+
+
+async def test_what_others_put_around_a_method_runs_as_often_as_on_stock() -> None:
+    ours, theirs = await counted("tailrope"), await counted("stock")
+    # The SDK looks at it when it likes.
+    assert ours.pop("is_terminated") and theirs.pop("is_terminated")
+    public = {name for name in vars(StreamableHTTPServerTransport) if not name.startswith("_")}
+    functions = {name for name in public if callable(getattr(StreamableHTTPServerTransport, name))}
+    assert set(theirs) == functions | {"_handle_request"}, "the scenario has all of them"
+    # The SDK closes its standalone stream by a second of its methods.
+    theirs["close_sse_stream"] -= theirs["close_standalone_sse_stream"]
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("drift", DIFFERENT)

@@ -28,6 +28,7 @@ from kit.peer import counts, ids, last_id, results
 from kit.servers import LOWLEVEL, TESTS, Farm, Kind, Server, gate
 from kit.stock import LINE
 from mcp.server.lowlevel import Server as SdkServer
+from mcp.server.streamable_http import EventStore
 from servers.python.flavors import BUILDERS, Ops, installed
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
@@ -291,6 +292,78 @@ async def test_an_event_store_is_one_warning_where_nothing_is_in_force(
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(told) == (way == "nothing"), told
     assert all("tailrope.install()" in text and "tailrope.mcp.resumable(app)" in text for text in told)
+
+
+class PrivateStore(EventStore):
+    """A wrapper around a store that sessions share, another one for each session."""
+
+    async def store_event(self, stream_id: str, message: Any) -> str:
+        return "1"
+
+    async def replay_events_after(self, last_event_id: str, send_callback: Any) -> None:
+        return None
+
+
+class PrivateManager(Stock):  # type: ignore[valid-type, misc]
+    @property
+    def event_store(self) -> PrivateStore:
+        return PrivateStore()
+
+    @event_store.setter
+    def event_store(self, _store: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("way", ["install", "resumable"])
+async def test_a_wrapper_of_stores_that_is_not_known_keeps_the_sdks_transport(
+    way: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_engage, "_stock_for", {})
+    if way == "install":
+        tailrope.install()
+    managers = [PrivateManager(SdkServer("x")) for _ in range(2)]
+    if way == "resumable":
+        for manager in managers:
+            tailrope.mcp.resumable(manager)
+    for manager in managers:
+        made = await a_session(manager)
+        assert getattr(made, "_tailrope", None) is None and isinstance(made._event_store, PrivateStore)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == 1 and "PrivateStore is another event store for each session" in told[0]
+    if way == "install":
+        assert "PrivateStore" in tailrope.status()["notices"][0]
+
+
+class Slotted:
+    """An endpoint with a session manager, whose class nobody can change."""
+
+    __slots__ = ("session_manager",)
+
+    @property
+    def __dict__(self) -> dict[str, Any]:
+        return {"session_manager": self.session_manager}
+
+
+def test_an_endpoint_that_cannot_change_its_class_stays_with_the_sdk(caplog: Any) -> None:
+    app, manager = Slotted(), Stock(SdkServer("x"))
+    app.session_manager = manager
+    assert tailrope.mcp.resumable(app) is app
+    assert type(app) is Slotted and type(manager) is Stock
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == 1 and "Slotted" in told[0] and "cannot be made one of ours" in told[0]
+    with pytest.raises(tailrope.TailropeError, match="Slotted") as raised:
+        tailrope.mcp.resumable(app, on_unsupported="raise")
+    assert raised.value.code == "unsupported_sdk"
+
+
+def test_uninstalling_leaves_what_others_have_put_in_the_place_of_ours() -> None:
+    tailrope.install()
+    theirs = Stock.asgi_app = object()
+    try:
+        tailrope.uninstall()
+        assert vars(Stock)["asgi_app"] is theirs
+    finally:
+        del Stock.asgi_app
 
 
 def test_engines_end_with_their_servers() -> None:

@@ -7,7 +7,7 @@ import { type Resolvers, withResolvers } from './with-resolvers.mjs';
 /** What is handed over at once. A stalled reader holds no more than this and the socket's buffers. */
 const PAGE_BYTES = 256 << 10;
 const MAX_TIMER_MS = 2 ** 31 - 1;
-const EVENT_STREAM = 'text/event-stream';
+export const EVENT_STREAM = 'text/event-stream';
 // How an answer starts, one number.
 const STATUS = 0xffff;
 const CONTENT_TYPES = [undefined, EVENT_STREAM, 'application/json'];

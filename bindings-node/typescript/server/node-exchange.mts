@@ -2,7 +2,7 @@
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
 
 import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
-import { Answer } from './answer.mjs';
+import { Answer, EVENT_STREAM } from './answer.mjs';
 import { bodyText, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
 import { serverNameOf } from './server-name.mjs';
@@ -192,16 +192,16 @@ class NodeAnswer extends Answer {
 
   override headers(head: number): Record<string, string> {
     const headers = super.headers(head);
-    if (headers['content-type'] === 'text/event-stream' && this.#res.req.httpVersionMajor < 2) {
+    if (headers['content-type'] === EVENT_STREAM && this.#res.req.httpVersionMajor < 2) {
       headers.connection = 'keep-alive';
     }
     return headers;
   }
 }
 
-/** An answer that is known as a whole leaves in one write. */
+/** An answer that is known as a whole leaves in one write. An event stream has no length: middleware may change it. */
 function writeWhole(res: ServerResponse, status: number, headers: OutgoingHttpHeaders, body: Frames): void {
-  if (status !== 204) {
+  if (status !== 204 && headers['content-type'] !== EVENT_STREAM) {
     headers['content-length'] = Buffer.byteLength(body);
   }
   res.writeHead(status, headers);

@@ -1,6 +1,6 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
 import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
-import { Answer } from './answer.mjs';
+import { Answer, EVENT_STREAM } from './answer.mjs';
 import { bodyText, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
 import { serverNameOf } from './server-name.mjs';
@@ -185,6 +185,12 @@ class WebAnswer extends Answer {
   }
 
   override whole(status: number, headers: Record<string, string>, data: Frames | undefined): void {
+    if (headers['content-type'] === EVENT_STREAM) {
+      // Hosts tell the length of a body that is no stream, and middleware may change the events.
+      this.head(status, headers);
+      this.end(data);
+      return;
+    }
     this.#exchange.respond(new Response(data ?? null, { status, headers }));
   }
 

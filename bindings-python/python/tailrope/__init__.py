@@ -13,33 +13,38 @@ from typing import TYPE_CHECKING, Any
 
 from tailrope._errors import ErrorCode, TailropeError
 from tailrope._native import Store, __version__
-from tailrope._options import AdoptedSession, Pace
+from tailrope._options import AdoptedSession, Options, Pace, PaceOptions, Principal, StoreOptions
 from tailrope._runtime import drain, open_store, stats
 
 if TYPE_CHECKING:
-    from tailrope import client, mcp, testing
+    # Not in `__all__`: `from tailrope import *` would put our `mcp` in the place of the SDK's.
+    from tailrope import client as client
+    from tailrope import mcp as mcp
+    from tailrope import testing as testing
     from tailrope.mcp._close import close_sse_stream, close_standalone_sse_stream
     from tailrope.mcp._install import install, uninstall
-    from tailrope.mcp._status import Status, status
+    from tailrope.mcp._status import ServersStatus, Status, status
 
 __all__ = [
     "AdoptedSession",
     "ErrorCode",
+    "Options",
     "Pace",
+    "PaceOptions",
+    "Principal",
+    "ServersStatus",
     "Status",
     "Store",
+    "StoreOptions",
     "TailropeError",
     "__version__",
-    "client",
     "close_sse_stream",
     "close_standalone_sse_stream",
     "drain",
     "install",
-    "mcp",
     "open_store",
     "stats",
     "status",
-    "testing",
     "uninstall",
 ]
 
@@ -50,16 +55,19 @@ _OF_SDK = {
     "close_standalone_sse_stream": "_close",
     "install": "_install",
     "uninstall": "_install",
+    "ServersStatus": "_status",
     "Status": "_status",
     "status": "_status",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if name in _OF_SDK:
-        value = globals()[name] = getattr(import_module(f"{__name__}.mcp.{_OF_SDK[name]}"), name)
-        return value
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
+        if name in _OF_SDK:
+            value = globals()[name] = getattr(import_module(f"{__name__}.mcp.{_OF_SDK[name]}"), name)
+            return value
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)

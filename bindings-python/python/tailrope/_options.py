@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 
+Principal = Callable[["Request"], str | None]
+"""A function of a request that names its user: see the option `principal`."""
+
+
 @dataclass(frozen=True)
 class AdoptedSession:
     """A session that goes on in this process, as the one that had it is gone: see the option `on_adopted`."""
@@ -76,7 +80,7 @@ class Pace:
     """How the calls of a tool are paced: see the option `pace`, and docs/operate/pace.md.
 
     Args:
-        options: what it says, see `tailrope._options.PaceOptions`.
+        options: what it says, see `tailrope.PaceOptions`.
 
     Raises:
         ValueError: an unknown option. The engine that is given the pace checks the values.
@@ -95,7 +99,7 @@ class Pace:
 class Options(StoreOptions, total=False):
     """Options of an engine, and of its store where that is named by an address. Durations are in milliseconds."""
 
-    principal: Callable[[Request], str | None]
+    principal: Principal
     """A function of the request that names its user; a session is found by its own user alone. Without it
     authentication and credentials name the user: docs/security.md. Default none."""
     server_name: str
@@ -112,7 +116,8 @@ class Options(StoreOptions, total=False):
     none."""
     on_adopted: Callable[[AdoptedSession], Any]
     """Called, and awaited, when a session goes on in this process, before any request of it is served. When it raises,
-    the session is left to other processes: docs/deploy/several-processes.md. Default none."""
+    or takes more than a minute, the session is left to other processes: docs/deploy/several-processes.md. Default
+    none."""
     pace: Mapping[str, Pace]
     """How calls are paced, by the name of their tool. A name that ends in `*` stands for all that begin so; the most
     specific name counts. Default none."""

@@ -101,10 +101,14 @@ class Loop:
     def _tick(self, runtime: Runtime) -> None:
         del self._timers[runtime]
         set_log_level(logger.getEffectiveLevel())
-        for session_name in runtime.engine.tick():
-            server = runtime.servers.get(session_name)
-            if server is not None:
-                server.become_idle()
+        try:
+            for session_name in runtime.engine.tick():
+                server = runtime.servers.get(session_name)
+                if server is not None:
+                    server.become_idle()
+        except RuntimeError:
+            # The next tick has to come all the same.
+            logger.exception("a tick of the engine failed")
         # Retention goes on while there are sessions; without any, nothing keeps the engine.
         if not runtime.engine.is_idle():
             self.arm(runtime, max(runtime.engine.due_in_ms(), 1))
@@ -127,7 +131,7 @@ def open_store(address: str, **options: Unpack[StoreOptions]) -> Store:
 
     Args:
         address: `memory:`, in this process; `sqlite:PATH`, in a file that the processes of one machine share.
-        options: its bounds and what it promises, see `tailrope._options.StoreOptions`.
+        options: its bounds and what it promises, see `tailrope.StoreOptions`.
 
     Raises:
         TailropeError: there is no such kind of store, or this one cannot be used (code `store_not_opened`). The
@@ -152,7 +156,9 @@ class Runtime:
     Its store is opened at once, so that an address that cannot be used fails where it is given.
     """
 
-    def __init__(self, options: dict[str, Any], host_store: Any = None, store: str | Store = MEMORY) -> None:
+    def __init__(
+        self, options: dict[str, Any], host_store: Callable[[], Any] | None = None, store: str | Store = MEMORY
+    ) -> None:
         check_names(options, Options.__optional_keys__)
         check_store(store)
         options = dict(options)
@@ -164,7 +170,7 @@ class Runtime:
         )
         self.on_adopted: Callable[[AdoptedSession], Any] | None = _checked_hook(options.pop("on_adopted", None))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
-        # The event store that a user wrote, which then holds the events; None where ours does.
+        # Gives the event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
         if host_store is not None:
             for of_ours in ("durability", "encryption_keys"):
@@ -193,6 +199,7 @@ class Runtime:
         self.servers: weakref.WeakValueDictionary[str, Server] = weakref.WeakValueDictionary()
         # Of its store, so it stays; known with the first engine.
         self.answers_elsewhere: bool | None = None
+        self._opening = threading.Lock()
         self._engine: Engine | None = None
         self._hook_log: HookLog | None = None
         with _lock:
@@ -202,6 +209,10 @@ class Runtime:
     def engine(self) -> Engine:
         """The engine of this process."""
         if self._engine is None:
+            if self.store is not None:
+                # It may wait for a network, and nobody else is to wait for the lock of the process meanwhile.
+                with self._opening:
+                    self.store.open_here()
             with _lock:
                 if self._engine is None:
                     set_log_level(logger.getEffectiveLevel())
@@ -209,6 +220,11 @@ class Runtime:
                     self._engine = engine
                     _leave_with_multiprocessing()
         return self._engine
+
+    async def ready(self) -> None:
+        """Opens the store off the event loop, where that is to be done again: in the child of a fork."""
+        if self._engine is None and self.store is not None and not self.store.is_open_here:
+            await asyncio.to_thread(lambda: self.engine)
 
     @property
     def hook_log(self) -> HookLog:
@@ -242,6 +258,8 @@ class Runtime:
             self._engine.flush()
 
     def after_fork(self) -> None:
+        # Another thread may have held it.
+        self._opening = threading.Lock()
         # The child gets an engine of its own; what still uses the old one gets an error.
         if self._engine is not None:
             self._engine.mark_forked()

@@ -53,13 +53,15 @@ enum Kind {
 /// What a connection carries.
 struct Events {
     source: Source,
+    /// An event stream has no length: middleware may change it.
+    has_length: bool,
     /// None if a connection may last for ever.
     unwritten: Option<Box<Unwritten>>,
 }
 
 impl Events {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Stalled>>> {
-        let Self { source, unwritten } = self;
+        let Self { source, unwritten, .. } = self;
         let Some(counted) = unwritten else { return source.poll_bytes(cx).map(|bytes| bytes.map(Ok)) };
         loop {
             match ready!(counted.poll_part(cx)) {
@@ -82,8 +84,11 @@ impl Events {
         self.source.is_over() && self.unwritten.as_ref().is_none_or(|unwritten| unwritten.is_taken())
     }
 
-    /// The size of what is left, if it is known.
+    /// The size of what is left, if it is known and may be told.
     fn size(&self) -> Option<usize> {
+        if !self.has_length {
+            return None;
+        }
         match &self.unwritten {
             // Without a size, the HTTP server goes on asking until everything is written.
             Some(_) => self.is_over().then_some(0),
@@ -208,5 +213,6 @@ pub(crate) async fn connection(mut pages: Pages, session_id: Option<&HeaderValue
     let head = head.unwrap_or(AnswerHead::EMPTY);
     let unwritten = pages.patience().map(|patience| Box::new(Unwritten::new(patience)));
     let source = Source::new(chunks, end.is_none().then_some(pages));
-    answer(&head, session_id, ResponseBody(Kind::Stream(Box::new(Events { source, unwritten }))))
+    let has_length = head.content_type != AnswerHead::EVENT_STREAM.content_type;
+    answer(&head, session_id, ResponseBody(Kind::Stream(Box::new(Events { source, has_length, unwritten }))))
 }

@@ -65,6 +65,41 @@ def django(app: Any) -> Any:
     return application
 
 
+def meddling(app: Any) -> Any:
+    """Reads the body first, adds bytes to what is answered, and answers by itself where it is asked to."""
+    from starlette.middleware.base import BaseHTTPMiddleware
+
+    class Reading(BaseHTTPMiddleware):
+        async def dispatch(self, request: Any, call_next: Any) -> Any:
+            await request.body()
+            return await call_next(request)
+
+    class Adding:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            is_stream = False
+
+            async def adding(message: Any) -> None:
+                nonlocal is_stream
+                if message["type"] == "http.response.start":
+                    is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+                elif is_stream and message.get("body"):
+                    message = {**message, "body": message["body"] + b": added\n\n"}
+                await send(message)
+
+            if scope["type"] == "http" and (b"x-answer-first", b"1") in scope["headers"]:
+                headers = [(b"content-length", b"5")]
+                await send({"type": "http.response.start", "status": 418, "headers": headers})
+                await send({"type": "http.response.body", "body": b"early"})
+            await self.app(scope, receive, adding)
+
+    app.add_middleware(Adding)
+    app.add_middleware(Reading)
+    return app
+
+
 @asynccontextmanager
 async def lifespan_of(app: Any) -> AsyncIterator[None]:
     """The mounted app's own lifespan, which no framework runs by itself."""
@@ -100,5 +135,6 @@ AROUND: dict[str, Callable[[Any], Any]] = {
     "django": django,
     "fastapi": fastapi,
     "gzip": gzip,
+    "meddling": meddling,
     "starlette": starlette,
 }

@@ -26,6 +26,28 @@ async def _traced(self, scope, receive, send):
 
 StreamableHTTPServerTransport.handle_request = _traced
 """
+COUNTED = """
+import inspect, sys
+
+def _counted(name, method):
+    if inspect.iscoroutinefunction(method):
+        async def counted(self, *args, **kwargs):
+            print(f"counted {name}", file=sys.stderr, flush=True)
+            return await method(self, *args, **kwargs)
+    else:
+        def counted(self, *args, **kwargs):
+            print(f"counted {name}", file=sys.stderr, flush=True)
+            return method(self, *args, **kwargs)
+    return counted
+
+for _name, _method in list(vars(StreamableHTTPServerTransport).items()):
+    if _name.startswith("_") and _name != "_handle_request":
+        continue
+    if isinstance(_method, property):
+        setattr(StreamableHTTPServerTransport, _name, property(_counted(_name, _method.fget)))
+    elif inspect.isfunction(_method):
+        setattr(StreamableHTTPServerTransport, _name, _counted(_name, _method))
+"""
 DERIVED = """
 import sys
 
@@ -35,6 +57,14 @@ class TracedTransport(StreamableHTTPServerTransport):
         await super().handle_request(scope, receive, send)
 
 StreamableHTTPServerTransport = TracedTransport
+"""
+
+APP = "        self.asgi_app = RequestBodyLimitMiddleware(self._handle_request, max_request_body_size)\n"
+SLOTS = """__slots__ = (
+        "app", "event_store", "json_response", "stateless", "security_settings", "retry_interval", "asgi_app",
+        "session_idle_timeout", "max_request_body_size", "max_sessions", "_session_creation_lock", "_server_instances",
+        "_session_owners", "_task_group", "_lifespan_state", "_run_lock", "_has_started", "__weakref__",
+    )
 """
 
 # By module: what of its source is replaced by what, everywhere. An empty text stands for the end.
@@ -59,7 +89,16 @@ DRIFTS: dict[str, dict[str, list[tuple[str, str]]]] = {
         module: [("TransportSecurityMiddleware", "SecurityMiddleware")]
         for module in (SECURITY, TRANSPORT, "mcp.server.sse", "mcp.server._streamable_http_modern")
     },
+    "the app before the store": {MANAGER: [(APP, ""), ("        self.app = app\n", f"        self.app = app\n{APP}")]},
+    "an attribute of the manager of another name": {MANAGER: [("self.retry_interval", "self.retry_every")]},
+    "an app in the class": {
+        MANAGER: [("    async def handle_request(", "    asgi_app = None\n\n    async def handle_request(")]
+    },
+    "a manager with slots": {
+        MANAGER: [("class StreamableHTTPSessionManager:\n", f"class StreamableHTTPSessionManager:\n    {SLOTS}\n")]
+    },
     "a wrapped method": {TRANSPORT: [("", WRAPPED)]},
+    "every method wrapped": {TRANSPORT: [("", COUNTED)]},
     "a derived class": {MANAGER: [("", DERIVED)]},
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Protocol, Unpack
 
-from tailrope.client._library import library_of
-from tailrope.client._options import ClientOptions
+from tailrope.client._library import default_transport, library_of
+from tailrope.client._options import OF_CONNECTIONS, ClientOptions, checked
 from tailrope.client._transport import ResumableTransport
 
 
@@ -28,13 +28,32 @@ def stock_settings() -> tuple[Any, bool]:
 
 
 def http_client_factory(**options: Unpack[ClientOptions]) -> Factory:
-    """A factory for `httpx_client_factory=`: its clients are the SDK's except their transport."""
+    """A factory for `httpx_client_factory=`: its clients are the SDK's except their transport.
+
+    Settings of an `AsyncClient` that are of its connections, as `verify` and `proxy` are, are those of the connections
+    below our transport; `transport` takes their place. With `mounts` requests would go past it: ValueError.
+    """
+    # What is wrong is told where it is given.
+    checked(options)
 
     def factory(headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None, **settings: Any) -> Any:
-        transport = ResumableTransport(**options)
+        if settings.get("mounts"):
+            msg = "mounts: requests would go past the resumable transport. Give `transport`, or `proxy`"
+            raise ValueError(msg)
+        library = library_of(None)
+        of_connections = {name: settings.pop(name) for name in OF_CONNECTIONS if name in settings}
+        inner = settings.pop("transport", None)
+        if inner is None:
+            inner = default_transport(library, **of_connections)
+        elif given := sorted(name for name in of_connections if name != "trust_env"):
+            msg = f"{', '.join(given)}: settings of connections, which `transport` makes: give them to that"
+            raise ValueError(msg)
+        if "trust_env" in of_connections:
+            # Also of the client's own: it looks for passwords.
+            settings["trust_env"] = of_connections["trust_env"]
         stock_timeout, follow_redirects = stock_settings()
-        return library_of(None).AsyncClient(
-            transport=transport,
+        return library.AsyncClient(
+            transport=ResumableTransport(inner, **options),
             headers=headers,
             timeout=stock_timeout if timeout is None else timeout,
             auth=auth,

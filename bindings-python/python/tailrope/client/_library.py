@@ -88,12 +88,14 @@ def retry_after_ms(headers: Any) -> int | None:
     return max(0, int((until - now) * 1_000))
 
 
-def default_transport(library: Any) -> Any:
-    """What a client of this library connects with by itself: straight, or through the proxies that the environment
-    names. A client that is given a transport does not look there."""
-    proxies = {name: url for name, url in urllib.request.getproxies().items() if name in ("http", "https", "all")}
+def default_transport(library: Any, **settings: Any) -> Any:
+    """What a client of this library with these settings connects with by itself: straight, through the proxy that it is
+    given, or through those that the environment names. A client that is given a transport looks at none of these."""
+    proxies = {}
+    if settings.get("proxy") is None and settings.get("trust_env", True):
+        proxies = {name: url for name, url in urllib.request.getproxies().items() if name in ("http", "https", "all")}
     if not proxies:
-        return library.AsyncHTTPTransport()
+        return library.AsyncHTTPTransport(**settings)
 
     class Proxied(library.AsyncBaseTransport):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -108,7 +110,7 @@ def default_transport(library: Any) -> Any:
                 proxy = f"http://{proxy}"
             transport = self._transports.get(proxy)
             if transport is None:
-                transport = self._transports[proxy] = library.AsyncHTTPTransport(proxy=proxy)
+                transport = self._transports[proxy] = library.AsyncHTTPTransport(**{**settings, "proxy": proxy})
             return await transport.handle_async_request(request)
 
         async def aclose(self) -> None:

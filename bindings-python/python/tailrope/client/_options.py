@@ -85,6 +85,8 @@ class Settings:
     schedule: Schedule | None = None
 
 
+OF_CONNECTIONS = frozenset(("cert", "http1", "http2", "limits", "proxy", "trust_env", "verify"))
+"""The settings of an `AsyncClient` that are of what it connects with."""
 HOST_OPTIONS = frozenset(("headers", "on_resume", "on_gap", "schedule"))
 
 

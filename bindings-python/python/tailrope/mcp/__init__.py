@@ -21,19 +21,21 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    place = _PLACES[name]
-    # Where the SDK lacks something, an ImportError would say nothing of versions.
-    if place in ("_manager", "_transport"):
-        _seam.check(explicit=place == "_manager")
-    elif place == "_store" and (unfit := _seam.unfit_version()) is not None:
-        raise _seam.unsupported(unfit)
-    try:
-        module = import_module(f"{__name__}.{place}")
-    except ImportError as error:
-        raise _seam.unsupported(str(error)) from None
-    value = globals()[name] = getattr(module, name)
-    return value
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACES:
+            msg = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        place = _PLACES[name]
+        # Where the SDK lacks something, an ImportError would say nothing of versions.
+        if place in ("_manager", "_transport"):
+            _seam.check(explicit=place == "_manager")
+        elif place == "_store" and (unfit := _seam.unfit_version()) is not None:
+            raise _seam.unsupported(unfit)
+        try:
+            module = import_module(f"{__name__}.{place}")
+        except ImportError as error:
+            raise _seam.unsupported(str(error)) from None
+        value = globals()[name] = getattr(module, name)
+        return value

@@ -60,6 +60,7 @@ class Adoption:
         self._name = adopted.name
         self._replay = adopted.replay
         self._awaited: tuple[int | str, asyncio.Future[Any]] | None = None
+        self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def refuse(self, why: str, fault: str = _NOT_NOW, *, level: int = logging.WARNING, exc_info: bool = False) -> None:
         """Leaves the session to other processes, unless its server serves it."""
@@ -68,8 +69,8 @@ class Adoption:
             return
         logger.log(level, "session %s is not adopted: %s", self._name, why, exc_info=exc_info)
         adopted.refuse(fault, "")
-        if self._awaited is not None and not self._awaited[1].done():
-            self._awaited[1].set_exception(NotAdopted(why))
+        if not self._refused.done():
+            self._refused.set_result(None)
 
     def _settle(self) -> Adopted | None:
         """Takes the native half, once: it holds on to what the session was before."""
@@ -84,19 +85,30 @@ class Adoption:
     async def perform(self, inbox: Inbox, scope: Scope, receive: Receive, send: Send) -> None:
         """Tells the server what the client has told, and lets it serve what waits."""
         session_id = self.session_id.encode("ascii")
+        going_on = asyncio.ensure_future(self._go_on(inbox, Request(scope, receive)))
+        # Nobody may be left to hear of it.
+        going_on.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            await self._tell(inbox, Request(scope, receive))
-            await self._call_hook()
+            # The engine gives up a server that is not ready in time, whatever it waits for.
+            await asyncio.wait([going_on, self._refused], return_when=asyncio.FIRST_COMPLETED)
+            if going_on.done():
+                going_on.result()
         except NotAdopted as why:
             self.refuse(str(why), level=logging.ERROR, exc_info=why.__cause__ is not None)
         except BaseException:
             self.refuse("this server ends")
             raise
+        finally:
+            going_on.cancel()
         if self._settle() is None:
             await write_refusal(send, refusal(_sdk.MAJOR, _NOT_NOW, ""), session_id)
             return
         self.session.accept_posted()
         await write_empty(send, 202, session_id)
+
+    async def _go_on(self, inbox: Inbox, request: Request) -> None:
+        await self._tell(inbox, request)
+        await self._call_hook()
 
     async def _tell(self, inbox: Inbox, request: Request) -> None:
         """Each message when the one before it has its answer, as a client does."""
@@ -143,21 +155,21 @@ class Adoption:
 
 _wanted: ContextVar[weakref.ref[Adoption] | None] = ContextVar("tailrope_adoption", default=None)
 """The adoption for which the session manager is asked for a server, which keeps the context as long as it runs."""
-_under_way: weakref.WeakKeyDictionary[Any, dict[str, Adoption]] = weakref.WeakKeyDictionary()
-"""By session manager and session id."""
+_UNDER_WAY = "_tailrope_adoptions"
+"""The member of a session manager that has its adoptions, by session id."""
 
 
 def offer(runtime: Runtime, manager: Any, session: Session, here: Loop, scope: Scope) -> None:
     """Lets the manager adopt a session of another process, should that be gone, also when the client has left."""
     group = getattr(manager, "_task_group", None)
     if group is not None:
-        asker = {name: scope[name] for name in (*PLACE, *_SENDER) if name in scope}
-        group.start_soon(_adopt_when_told, runtime, manager, session.offer_adoption(here.waiters), here, asker)
+        head = {name: scope[name] for name in (*PLACE, *_SENDER) if name in scope}
+        group.start_soon(_offered, runtime, manager, session.offer_adoption(here.waiters), here, head)
 
 
 async def settled(manager: Any, scope: Scope) -> bool:
     """Waits while the manager adopts the session of a request. Whether it did."""
-    adoptions = _under_way.get(manager)
+    adoptions = vars(manager).get(_UNDER_WAY)
     if not adoptions or scope["type"] != "http":
         return False
     adoption = adoptions.get(_sdk.header(scope, b"mcp-session-id") or "")
@@ -187,11 +199,19 @@ async def discard(stock: Any, manager: Any, session_id: str, transport: Any) -> 
             await transport.terminate()
 
 
-async def _adopt_when_told(runtime: Runtime, manager: Any, offer: Offer, here: Loop, asker: dict[str, Any]) -> None:
+async def _offered(*offered: Any) -> None:
+    """Adopts in a task of the manager, which would end with all its sessions if that raised."""
+    try:
+        await _adopt_when_told(*offered)
+    except Exception:
+        logger.exception("a session cannot be offered for adoption")
+
+
+async def _adopt_when_told(runtime: Runtime, manager: Any, offer: Offer, here: Loop, head: dict[str, Any]) -> None:
     while True:
         adopted = offer.take(here.waiters)
         if adopted is not None:
-            await _adopt(runtime, manager, adopted, here, asker)
+            await _adopt(runtime, manager, adopted, here, head)
             return
         if offer.is_over:
             return
@@ -200,9 +220,9 @@ async def _adopt_when_told(runtime: Runtime, manager: Any, offer: Offer, here: L
             await future
 
 
-async def _adopt(runtime: Runtime, manager: Any, adopted: Adopted, here: Loop, asker: dict[str, Any]) -> None:
+async def _adopt(runtime: Runtime, manager: Any, adopted: Adopted, here: Loop, head: dict[str, Any]) -> None:
     adoption = Adoption(runtime, manager, adopted)
-    adoptions = _under_way.setdefault(manager, {})
+    adoptions = vars(manager).setdefault(_UNDER_WAY, {})
     adoptions[adoption.session_id] = adoption
     # Another session may have given way for it.
     here.arm(runtime, runtime.engine.due_in_ms())
@@ -212,7 +232,7 @@ async def _adopt(runtime: Runtime, manager: Any, adopted: Adopted, here: Loop, a
         "http_version": "1.1",
         "path": "/",
         "query_string": b"",
-        **asker,
+        **head,
         "method": "POST",
         "headers": [
             (b"accept", b"application/json, text/event-stream"),

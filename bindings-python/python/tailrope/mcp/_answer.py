@@ -23,10 +23,10 @@ GONE_S = 1.0
 Headers = list[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
-_EVENT_STREAM: Headers = [
+EVENT_STREAM = "text/event-stream"
+_OF_STREAM: Headers = [
     (b"cache-control", b"no-cache, no-transform"),
-    (b"connection", b"keep-alive"),
-    (b"content-type", b"text/event-stream"),
+    (b"content-type", EVENT_STREAM.encode()),
     # Proxies that buffer would hold events back (W-030).
     (b"x-accel-buffering", b"no"),
 ]
@@ -34,8 +34,8 @@ _EVENT_STREAM: Headers = [
 
 def _head_of(status: int, content_type: str | None, session_id: bytes | None, retry_after_s: int | None) -> Headers:
     named = [] if session_id is None else [(b"mcp-session-id", session_id)]
-    if content_type == "text/event-stream":
-        return [*_EVENT_STREAM, *named]
+    if content_type == EVENT_STREAM:
+        return [*_OF_STREAM, *named]
     # As the SDK has it, also where there is nothing in the body.
     typed = [] if status == 204 else [_JSON]
     return [*typed, *named, *_retry_after(retry_after_s)]
@@ -83,24 +83,24 @@ async def write_connection(
     key = connection.key
     waiters = here.waiters
     started = False
-    watcher: asyncio.Task[None] | None = None
+    watcher: asyncio.Task[bool] | None = None
     try:
         while True:
             status, content_type, is_named, data, end, wait_ms, retry_after_s = connection.poll(PAGE_BYTES)
             named = session_id if is_named else None
-            if end is not None:
-                if not started:
-                    headers = _head_of(status, content_type, named, retry_after_s)
+            is_over = end is not None
+            if not started and (is_over or data is not None):
+                headers = _head_of(status, content_type, named, retry_after_s)
+                # Middleware may change an event stream, so its length is not known even where it is complete.
+                if is_over and content_type != EVENT_STREAM:
                     await write_whole(send, status, headers, data or b"")
-                else:
-                    await send({"type": "http.response.body", "body": data or b"", "more_body": False})
-                return
-            if data is not None:
-                if not started:
-                    headers = _head_of(status, content_type, named, retry_after_s)
-                    await send({"type": "http.response.start", "status": status, "headers": headers})
-                    started = True
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                    return
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                started = True
+            if is_over or data is not None:
+                await send({"type": "http.response.body", "body": data or b"", "more_body": not is_over})
+                if is_over:
+                    return
                 continue
             if started and watcher is None:
                 # Only connections that live long enough to wait need to notice that their peer left.
@@ -111,7 +111,7 @@ async def write_connection(
                 continue
             here.arm(runtime, wait_ms)
             await future
-            if watcher is not None and watcher.done():
+            if watcher is not None and watcher.done() and watcher.result():
                 return
     except _Stalled:
         return
@@ -121,7 +121,7 @@ async def write_connection(
             return
         watcher = watcher or here.loop.create_task(_until_disconnected(receive))
         await asyncio.wait([watcher], timeout=GONE_S)
-        if not watcher.done():
+        if not watcher.done() or not watcher.result():
             raise
         logger.debug("the peer is gone: %r", error)
     finally:
@@ -152,6 +152,14 @@ def _impatient(send: Send, wait_s: float) -> Send:
     return send_in_time
 
 
-async def _until_disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _until_disconnected(receive: Receive) -> bool:
+    """Waits until the peer is gone. False where nobody can tell any more: the answer is written all the same."""
+    try:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    except ConnectionError:
+        return True
+    except Exception:
+        logger.exception("what is in front of the endpoint raises while it waits for the client to leave")
+        return False
+    return True

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tailrope._native import Session
+from typing import Any
 
 
 class Closer:
@@ -16,20 +13,21 @@ class Closer:
     polling).
     """
 
-    __slots__ = ("_session", "request_id")
+    __slots__ = ("_transport", "request_id")
 
-    def __init__(self, session: Session, request_id: int | str) -> None:
-        self._session = session
+    def __init__(self, transport: Any, request_id: int | str) -> None:
+        self._transport = transport
         self.request_id = request_id
 
     async def __call__(self, *, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
         self.close(retry_ms, hold_ms)
 
     def close(self, retry_ms: int | None, hold_ms: int | None) -> bool:
-        return self._session.close_connection(self.request_id, retry_ms, hold_ms)
+        # What others have put around the transport's method may give nothing back.
+        return self._transport.close_sse_stream(self.request_id, retry_ms, hold_ms) is not False
 
     def standalone(self) -> StandaloneCloser:
-        return StandaloneCloser(self._session, self.request_id)
+        return StandaloneCloser(self._transport, self.request_id)
 
 
 class StandaloneCloser(Closer):
@@ -38,7 +36,7 @@ class StandaloneCloser(Closer):
     __slots__ = ()
 
     def close(self, retry_ms: int | None, hold_ms: int | None) -> bool:
-        return self._session.close_standalone(retry_ms, hold_ms)
+        return self._transport.close_standalone_sse_stream(retry_ms, hold_ms) is not False
 
 
 def _callback(ctx: Any, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,9 +12,11 @@ from tailrope._options import MEMORY, check_prefer_resumable, is_disabled
 from tailrope._runtime import Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mcp.server.streamable_http import EventStore as SdkEventStore
+
+logger = logging.getLogger("tailrope")
 
 
 class OwnStore:
@@ -44,7 +47,7 @@ class Way:
         self.transport: Literal["tailrope", "stock"] = transport
         """Whose transport serves: the SDK's has our store behind it, where the server has none."""
         self._options = options
-        self._user_stores: list[tuple[weakref.ref[Any], Runtime]] = []
+        self._user_stores: list[tuple[Callable[[], Any], Runtime]] = []
 
     @property
     def address(self) -> str:
@@ -61,6 +64,8 @@ class Way:
         inner = unwrap(event_store)
         if inner is None:
             return self.runtime
+        if type(inner) in _stock_for:
+            return None
         return inner.runtime if isinstance(inner, OwnStore) else self._runtime_of(inner)
 
     def _runtime_of(self, store: SdkEventStore) -> Runtime:
@@ -69,9 +74,18 @@ class Way:
             if known() is store:
                 return runtime
         self._user_stores[:] = [entry for entry in self._user_stores if entry[0]() is not None]
-        runtime = Runtime(self._options, host_store=weakref.proxy(store))
-        self._user_stores.append((weakref.ref(store), runtime))
+        reference = _reference(store)
+        runtime = Runtime(self._options, host_store=reference)
+        self._user_stores.append((reference, runtime))
         return runtime
+
+
+def _reference(store: Any) -> Callable[[], Any]:
+    """The store, which goes with its servers, as does its engine. A class with `__slots__` may forbid that."""
+    try:
+        return weakref.ref(store)
+    except TypeError:
+        return lambda: store
 
 
 @contextmanager
@@ -107,6 +121,34 @@ def default() -> Way:
     return _default
 
 
+_stock_for: dict[type, str] = {}
+"""Classes of event stores whose servers stay with the SDK's transport, and why."""
+
+
+def check_manager(manager: Any) -> None:
+    """Checks what a session manager has as its event store. One that is a wrapper which we do not know, another one for
+    each session, leaves its server with the SDK's transport.
+
+    Raises:
+        TypeError: it is none, and the first session would fail.
+    """
+    given = getattr(manager, "event_store", None)
+    check_event_store(given)
+    kind = type(given)
+    if unwrap(given) is unwrap(getattr(manager, "event_store", None)) or kind in _stock_for:
+        return
+    _stock_for[kind] = (
+        f"{kind.__module__}.{kind.__qualname__} is another event store for each session, around one that Tailrope "
+        "cannot find: servers with it stay with the SDK's own transport"
+    )
+    logger.error("%s.", _stock_for[kind])
+
+
+def notices() -> list[str]:
+    """Why servers stay with the SDK's transport although a way is in force."""
+    return list(_stock_for.values())
+
+
 def check_event_store(given: Any) -> None:
     """Checks what a server is given as its event store.
 
@@ -131,7 +173,8 @@ def check_event_store(given: Any) -> None:
 
 def unwrap(event_store: SdkEventStore | None) -> SdkEventStore | None:
     """The store inside fastmcp's per-session wrapper. Our sessions are apart without it."""
-    if type(event_store).__name__ != "SessionScopedEventStore":
+    kind = type(event_store)
+    if kind.__name__ != "SessionScopedEventStore" or kind.__module__.partition(".")[0] != "fastmcp":
         return event_store
     inner: SdkEventStore | None = getattr(event_store, "_event_store", event_store)
     return inner

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from tailrope._runtime import Runtime
     from tailrope.mcp._engage import Way
 
 
@@ -35,7 +36,7 @@ class Fronted:
 
     def __set__(self, manager: Any, app: ASGIApp) -> None:
         # The manager is just being made: what is wrong with its store is better told now than to its first client.
-        _engage.check_event_store(manager.event_store)
+        _engage.check_manager(manager)
         manager.__dict__["asgi_app"] = app
 
 
@@ -49,10 +50,12 @@ class _Front:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _sdk.settle_headers(scope)
         _server.came(scope)
+        runtime = self._way.runtime_for(self._manager.event_store)
+        await (runtime or self._way.runtime).ready()
         await _adopting.settled(self._manager, scope)
         while (session_id := _elsewhere.wanted_session(self._manager, scope)) is not None:
-            runtime = self._way.runtime_for(self._manager.event_store)
             if runtime is None:
                 break
             is_served = await _elsewhere.serve(runtime, self._manager, session_id, scope, receive, send)
@@ -61,19 +64,18 @@ class _Front:
             # It may have begun to go on here since it was looked up.
             if not await _adopting.settled(self._manager, scope):
                 break
-        if not await self._steered(scope, receive, send):
+        if not await self._steered(runtime or self._way.runtime, scope, receive, send):
             await self._app(scope, receive, send)
 
-    async def _steered(self, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _steered(self, runtime: Runtime, scope: Scope, receive: Receive, send: Send) -> bool:
         """Whether this was a request of a revision without resumption, and is answered."""
         if scope["type"] != "http" or scope["method"] != "POST" or self._manager.stateless:
             return False
         requested = _sdk.modern_revision(scope)
         if requested is None:
             return False
-        engine = (self._way.runtime_for(self._manager.event_store) or self._way.runtime).engine
         if not self._way.prefer_resumable:
-            engine.left_to_sdk(requested)
+            runtime.engine.left_to_sdk(requested)
             return False
         body = b""
         while len(body) <= MAX_STEERED_BYTES:
@@ -83,7 +85,7 @@ class _Front:
             body += message.get("body", b"")
             if not message.get("more_body", False):
                 break
-        refusal = engine.steer(body, requested)
+        refusal = runtime.engine.steer(body, requested)
         await write_refusal(send, refusal)
         return True
 

@@ -40,6 +40,7 @@ class Hooks(SdkEventStore, OwnStore):
         Raises:
             TailropeError: the store did not take it.
         """
+        await self.runtime.ready()
         kind, payload = _sdk.NOTIFICATION, b""
         if message is not None:
             kind, _, payload = _sdk.outgoing(message)
@@ -54,6 +55,7 @@ class Hooks(SdkEventStore, OwnStore):
         Raises:
             TailropeError: the store could not be read.
         """
+        await self.runtime.ready()
         waiters = self.runtime.here().waiters
         replay = await self._told(self.runtime.hook_log.replay(waiters, self.scope, str(last_event_id)))
         if replay is None:

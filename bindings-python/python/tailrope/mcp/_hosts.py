@@ -73,8 +73,8 @@ _unknown = Host()
 """Of sessions that were opened where no server is known: every server's end is theirs."""
 _current: ContextVar[Host] = ContextVar("tailrope_host", default=_unknown)
 """The server whose ASGI call this is: what a server starts with is what its connections inherit."""
-_uvicorns: weakref.WeakKeyDictionary[Any, Host] = weakref.WeakKeyDictionary()
-"""The servers of uvicorn that were started in this process."""
+_OF_UVICORN = "_tailrope_host"
+"""The member of a server of uvicorn that has its host. Such servers may be subclasses that have no hash."""
 _lifespans: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 """The tasks that run session managers. Once there are sessions, all that is left for them to do is to end."""
 
@@ -129,7 +129,7 @@ def _sdk_run(stock: Any) -> Any:
 def _uvicorn_startup(stock: Any) -> Any:
     @wraps(stock)
     async def startup(self: Any, *args: Any, **kwargs: Any) -> None:
-        _current.set(_uvicorns.setdefault(self, Host(weakref.ref(self))))
+        _current.set(vars(self).setdefault(_OF_UVICORN, Host(weakref.ref(self))))
         await stock(self, *args, **kwargs)
 
     return startup
@@ -138,7 +138,7 @@ def _uvicorn_startup(stock: Any) -> Any:
 def _uvicorn_shutdown(stock: Any) -> Any:
     @wraps(stock)
     async def shutdown(self: Any, *args: Any, **kwargs: Any) -> None:
-        host = _uvicorns.get(self, _unknown)
+        host = vars(self).get(_OF_UVICORN, _unknown)
         for ending in {host, _unknown}:
             ending.drain()
         await stock(self, *args, **kwargs)

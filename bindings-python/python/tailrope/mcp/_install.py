@@ -48,7 +48,7 @@ def install(
             requests are left to the SDK and counted, and the first one is logged as a warning.
         on_unsupported: what to do when Tailrope does not fit under the installed SDK: leave everything `stock` with an
             ERROR in the log, so that an upgrade of the SDK stops no server, or `raise`.
-        options: bounds and times, see `tailrope._options.Options`; durations are in milliseconds. Those of the
+        options: bounds and times, see `tailrope.Options`; durations are in milliseconds. Those of the
             store are given to `open_store()` where that opened it.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Session managers that make our transports themselves: nothing of the SDK is changed for them."""
+"""Session managers that make our transports themselves: other servers are served as before."""
 
 from __future__ import annotations
 
 import inspect
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager as StockManager
 
@@ -13,10 +13,13 @@ from tailrope.mcp import _adopting, _engage, _hosts, _status
 from tailrope.mcp._engage import Way
 from tailrope.mcp._front import Fronted
 from tailrope.mcp._session_server import SessionServer
-from tailrope.mcp._transport import StreamableHTTPServerTransport
+from tailrope.mcp._transport import in_place_of_stock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
+
+    from mcp.server.streamable_http import EventStore as SdkEventStore
+    from mcp.server.transport_security import TransportSecuritySettings
 
     from tailrope._native import Store
 
@@ -47,7 +50,7 @@ class Managing:
         adoption = _adopting.claim(runtime)
         if adoption is not None:
             _rename(manager, transport, adoption.session_id)
-        transport.__class__ = _before(StreamableHTTPServerTransport, type(transport))
+        transport.__class__ = in_place_of_stock(cast("Any", type(transport)))
         transport._tailrope = SessionServer(
             runtime,
             transport.mcp_session_id,
@@ -78,6 +81,19 @@ def _rename(manager: Any, transport: Any, session_id: str) -> None:
     transport.mcp_session_id = session_id
 
 
+class _ManagerOptions(Options, total=False):
+    """The arguments of the SDK's class, and our options."""
+
+    app: Any
+    event_store: SdkEventStore | None
+    json_response: bool
+    stateless: bool
+    security_settings: TransportSecuritySettings | None
+    retry_interval: int | None
+    session_idle_timeout: float | None
+    max_request_body_size: int
+
+
 class StreamableHTTPSessionManager(Managing, StockManager):
     """A session manager whose sessions are resumable. Arguments and methods are those of the SDK's class.
 
@@ -94,13 +110,20 @@ class StreamableHTTPSessionManager(Managing, StockManager):
         TailropeError: the store cannot be opened (code `store_not_opened`).
     """
 
-    def __init__(self, *args: Any, store: str | Store = MEMORY, prefer_resumable: bool = True, **more: Any) -> None:
-        options = {name: more.pop(name) for name in list(more) if name in Options.__optional_keys__}
+    def __init__(
+        self,
+        *args: Any,
+        store: str | Store = MEMORY,
+        prefer_resumable: bool = True,
+        **more: Unpack[_ManagerOptions],
+    ) -> None:
+        of_sdk: dict[str, Any] = dict(more)
+        options = {name: of_sdk.pop(name) for name in more if name in Options.__optional_keys__}
         if "max_sessions" in options:
-            more["max_sessions"] = options["max_sessions"]
+            of_sdk["max_sessions"] = options["max_sessions"]
             if options["max_sessions"] is None:
                 options["max_sessions"] = UNLIMITED
-        super().__init__(*args, **more)
+        super().__init__(*args, **of_sdk)
         if not is_disabled():
             self._tailrope_way = Way(options, store=store, prefer_resumable=prefer_resumable)
             engage(self._tailrope_way)
@@ -143,7 +166,8 @@ def managers_in(app: Any) -> Iterator[Any]:
             if "session_manager" in attributes and isinstance(it.session_manager, StockManager | None):
                 yield it
             to_look_at += [attributes[name] for name in ("app", "endpoint", "router") if name in attributes]
-            to_look_at += attributes.get("routes", ())
+            routes = attributes.get("routes")
+            to_look_at += routes if isinstance(routes, list | tuple) else ()
             to_look_at += _named_by(it)
 
 
@@ -164,13 +188,24 @@ def _named_by(app: Any) -> Iterator[Any]:
 def convert(found: Any, way: Way) -> None:
     """Makes a session manager, or an endpoint with the one that it holds or is given, one of ours."""
     if isinstance(found, StockManager):
-        _engage.check_event_store(found.event_store)
+        _engage.check_manager(found)
         found.__class__ = _before(Managing, type(found))
         found._tailrope_way = way  # type: ignore[attr-defined]
     else:
         found.__class__ = _before(Holding, type(found))
         found._tailrope_way = way
         found.session_manager = found.session_manager
+
+
+def misfit(found: Any) -> str | None:
+    """Why a session manager, or an endpoint, cannot become one of ours."""
+    theirs = type(found)
+    try:
+        found.__class__ = _before(Managing if isinstance(found, StockManager) else Holding, theirs)
+        found.__class__ = theirs
+    except TypeError as error:
+        return f"the {theirs.__qualname__} of {theirs.__module__} in this app cannot be made one of ours ({error})"
+    return None
 
 
 def engage(way: Way) -> None:

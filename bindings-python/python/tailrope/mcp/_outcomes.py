@@ -102,7 +102,10 @@ class Outcomes:
     def close(self) -> None:
         """The session has ended: nothing is stored for it any more."""
         self._is_closed = True
-        self._settle()
+        try:
+            self._settle()
+        except RuntimeError:
+            logger.exception("the outcomes of a session's messages are not known")
         for task in list(self._tasks):
             task.cancel()
         for future in self._outcomes.values():

@@ -8,11 +8,10 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 import mcp.server.streamable_http_manager
-from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
 from tailrope.mcp import _adopting, _engage, _hosts
 from tailrope.mcp._front import Fronted
-from tailrope.mcp._transport import StreamableHTTPServerTransport
+from tailrope.mcp._transport import StreamableHTTPServerTransport, in_place_of_stock
 
 sdk_manager: Any = mcp.server.streamable_http_manager
 """Where the seam is. Untyped: a name that the module imports is what gets replaced."""
@@ -42,6 +41,7 @@ def _discarding(stock: Any) -> Any:
     return _discard_session
 
 
+_front = Fronted(lambda _manager: _engage.installed)
 _AROUND = {"_admit_session": _admitting, "_discard_session": _discarding}
 """Ours, by the method that they stand around, where there is one. Else the SDK's own bound of sessions is met first."""
 
@@ -52,17 +52,16 @@ def patch() -> None:
     if _ours is not None:
         return
     _before = sdk_manager.StreamableHTTPServerTransport
-    # Somebody else's class between ours and the SDK's, of a tracing library for instance, stays there.
-    between = () if _before is StockTransport else (_before,)
     members = {
         "__module__": __name__,
         "__doc__": StreamableHTTPServerTransport.__doc__,
         "_way": staticmethod(lambda: _engage.installed),
     }
-    _ours = type("SeamTransport", (StreamableHTTPServerTransport, *between), members)
+    # Somebody else's class, of a tracing library for instance, stays in front of ours as it was of the SDK's.
+    _ours = type("SeamTransport", (in_place_of_stock(_before),), members)
     sdk_manager.StreamableHTTPServerTransport = _ours
     manager = sdk_manager.StreamableHTTPSessionManager
-    manager.asgi_app = Fronted(lambda _manager: _engage.installed)
+    manager.asgi_app = _front
     for name, around in _AROUND.items():
         stock = getattr(manager, name, None)
         ours = around(stock)
@@ -80,7 +79,8 @@ def unpatch() -> None:
         return
     sdk_manager.StreamableHTTPServerTransport = _before
     manager = sdk_manager.StreamableHTTPSessionManager
-    del manager.asgi_app
+    if vars(manager).get("asgi_app") is _front:
+        del manager.asgi_app
     for name, (stock, ours) in _methods.items():
         if getattr(manager, name) is ours:
             setattr(manager, name, stock)

@@ -76,7 +76,7 @@ class Posts(Outcomes):
         if admission is None:
             return
         if admission.action == "delete":
-            server.delete()
+            await server.delete()
             return
         rewritten = admission.rewritten
         body = posted.body if rewritten is None else rewritten

@@ -58,17 +58,17 @@ def _user_json(user: Any) -> str | None:
     """The user as JSON: what the engine counts of it, or all of it where that names nobody."""
     if user is None or user is False or _member(user, "is_authenticated") is False:
         return None
-    if isinstance(user, AuthenticatedUser):
-        # It wraps the token, with the client's name in the place of the user's.
-        own = {name: value for name, value in vars(user).items() if name not in _OF_WRAPPING}
-        user = {**dict(user.access_token), **own}
     try:
+        if isinstance(user, AuthenticatedUser):
+            # It wraps the token, with the client's name in the place of the user's.
+            own = {name: value for name, value in vars(user).items() if name not in _OF_WRAPPING}
+            user = {**dict(user.access_token), **own}
         if _has_members(user):
             facts = json.dumps(_counting(user, 0), allow_nan=False)
             if names_user(facts):
                 return facts
         return json.dumps(_all(user), allow_nan=False)
-    except (_Unreadable, RecursionError, ValueError, UnicodeError):
+    except (_Unreadable, AttributeError, RecursionError, TypeError, ValueError):
         return UNREADABLE
 
 

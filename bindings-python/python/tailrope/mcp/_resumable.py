@@ -53,7 +53,7 @@ def resumable(
     if (difference := _seam.difference(explicit=True)) is not None:
         _status.refuse(difference, on_unsupported)
         return app
-    from tailrope.mcp._manager import convert, engage, managers_in
+    from tailrope.mcp._manager import convert, engage, managers_in, misfit
 
     found = list(managers_in(app))
     if not found:
@@ -63,6 +63,9 @@ def resumable(
             "own code makes the session manager, make a tailrope.mcp.StreamableHTTPSessionManager"
         )
         raise ValueError(msg)
+    if (difference := next((why for it in found if (why := misfit(it)) is not None), None)) is not None:
+        _status.refuse(difference, on_unsupported)
+        return app
     way = Way(dict(options), store=store, prefer_resumable=prefer_resumable)
     for manager in found:
         convert(manager, way)

@@ -74,13 +74,18 @@ if MAJOR >= 2:
         for model, kind in _KINDS.items()
     }
 
+    def _encoder_of(model: type) -> tuple[str, Any]:
+        """That of a class which somebody has derived from one of the SDK's."""
+        kind = _ENCODERS[next(base for base in model.__mro__ if base in _KINDS)][0]
+        return kind, model.__pydantic_serializer__.to_json  # type: ignore[attr-defined]
+
     def dump(message: Any) -> bytes:
         """The message as the SDK's own transport writes it."""
         return outgoing(message)[2]
 
     def outgoing(message: Any) -> tuple[str, Any, bytes]:
         """The kind of an outgoing message, the message without its envelope, and how it is written."""
-        kind, encode = _ENCODERS[type(message)]
+        kind, encode = _ENCODERS.get(type(message)) or _encoder_of(type(message))
         try:
             return kind, message, encode(message, by_alias=True, exclude_unset=True)
         except ValueError as error:
@@ -89,7 +94,7 @@ if MAJOR >= 2:
     def related_request(item: SessionMessage) -> int | str | None:
         """The request that an outgoing message is related to."""
         metadata = item.metadata
-        return metadata.related_request_id if type(metadata) is ServerMessageMetadata else None
+        return metadata.related_request_id if isinstance(metadata, ServerMessageMetadata) else None
 
 else:
     from mcp.server.lowlevel.server import request_ctx  # type: ignore[attr-defined, unused-ignore]
@@ -122,7 +127,7 @@ else:
 
     def outgoing(message: Any) -> tuple[str, Any, bytes]:
         root = message.root
-        kind = _KINDS[type(root)]
+        kind = next(_KINDS[base] for base in type(root).__mro__ if base in _KINDS)
         try:
             return kind, root, dump(message)
         except ValueError as error:
@@ -130,7 +135,7 @@ else:
 
     def related_request(item: SessionMessage) -> int | str | None:
         metadata = item.metadata
-        if type(metadata) is ServerMessageMetadata and metadata.related_request_id is not None:
+        if isinstance(metadata, ServerMessageMetadata) and metadata.related_request_id is not None:
             return metadata.related_request_id
         # 1.x takes the integer id 0 for none. The handler's own context still knows it.
         context = request_ctx.get(None)
@@ -162,6 +167,12 @@ def metadata(
     )
 
 
+def settle_headers(scope: Scope) -> None:
+    """Lets the headers of a request be read more than once: a host may give any iterable."""
+    if scope["type"] == "http" and not isinstance(scope["headers"], list | tuple):
+        scope["headers"] = list(scope["headers"])
+
+
 def header(scope: Scope, wanted: bytes) -> str | None:
     """A header of a request, as the SDK reads it: the first of its name, which is lower-case."""
     for name, value in scope["headers"]:
@@ -191,5 +202,6 @@ __all__ = [
     "outgoing",
     "parse",
     "related_request",
+    "settle_headers",
     "unwrap",
 ]

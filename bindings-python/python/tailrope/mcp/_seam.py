@@ -23,7 +23,8 @@ _OLDEST = {1: (1, 30), 2: (2, 2)}
 
 # Private names begin with an underscore. What is used only where it is there is not listed: the session manager's
 # `_server_instances` and `_task_group`, without which sessions of other processes are not served (_elsewhere.py). Nor
-# is `_admit_session`, which explicit ways alone need (_misfit_of_manager), or `_discard_session` (_patch.py).
+# is `_admit_session`, which explicit ways alone need (_misfit_of_manager), or `_discard_session` (_patch.py). What
+# fastmcp wraps event stores in is known by its name, and looked at when a server is made (_engage.check_manager).
 _NAMES: dict[str, tuple[str, ...]] = {
     "mcp.server.streamable_http": (
         "EventMessage",
@@ -74,6 +75,19 @@ _TRANSPORT = (
     "idle_timeout",
 )
 """The arguments that the SDK's transport has to take. It may have further ones, with defaults."""
+
+_MANAGER = (
+    "app",
+    "asgi_app",
+    "event_store",
+    "json_response",
+    "max_request_body_size",
+    "retry_interval",
+    "security_settings",
+    "session_idle_timeout",
+    "stateless",
+)
+"""The attributes that the SDK's session manager has to have."""
 
 
 def unsupported(difference: str) -> TailropeError:
@@ -147,6 +161,15 @@ def _misfit() -> str | None:
         return "its transport's handle_request does not call _handle_request"
     if not _calls(manager, manager.StreamableHTTPSessionManager.handle_request, "asgi_app"):
         return "its session manager's handle_request does not call asgi_app"
+    sdk_manager = manager.StreamableHTTPSessionManager
+    named = _named_in(sdk_manager)
+    if missing := [it for it in _MANAGER if it not in named and not _calls(manager, sdk_manager.__init__, it)]:
+        return f"its session manager has no {', '.join(missing)}"
+    in_class = vars(sdk_manager)
+    if "asgi_app" in in_class and not type(in_class["asgi_app"]).__module__.startswith("tailrope."):
+        return "its session manager's class has an asgi_app of its own"
+    if not sdk_manager.__dictoffset__:
+        return "its session manager has __slots__"
     return None
 
 
@@ -155,9 +178,24 @@ def _misfit_of_manager() -> str | None:
     admit = getattr(manager, "_admit_session", None)
     if admit is None or inspect.iscoroutinefunction(admit):
         return "its session manager has no plain method _admit_session"
-    codes = [getattr(method, "__code__", None) for method in vars(manager).values()]
-    if not any("_admit_session" in code.co_names for code in codes if code is not None):
+    if "_admit_session" not in _named_in(manager):
         return "its session manager does not call _admit_session"
+    transport: Any = import_module("mcp.server.streamable_http").StreamableHTTPServerTransport
+    return _first(_misfit_of_class, (manager, transport))
+
+
+def _named_in(kind: Any) -> set[str]:
+    """The names that the methods of a class use."""
+    codes = [getattr(method, "__code__", None) for method in vars(kind).values()]
+    return {name for code in codes if code is not None for name in code.co_names}
+
+
+def _misfit_of_class(theirs: Any) -> str | None:
+    """Why objects of a class cannot become those of a class below it."""
+    try:
+        object.__new__(theirs).__class__ = type(theirs.__name__, (theirs,), {})
+    except TypeError as error:
+        return f"its {theirs.__name__} cannot be made one of ours ({error})"
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -12,8 +13,6 @@ from mcp.server.auth.provider import AccessToken
 from starlette.authentication import AuthCredentials, SimpleUser, UnauthenticatedUser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from starlette.types import Scope
 
 _at_start = contextvars.copy_context()
@@ -31,7 +30,9 @@ def written(scope: Scope, state_names: Iterable[str]) -> tuple[str | None, list[
     engine removes credentials."""
     sender, dropped = _user(scope)
     state: dict[str, Any] = {}
-    given = scope.get("state") or {}
+    given = scope.get("state")
+    if not isinstance(given, Mapping):
+        given = {}
     for name in given:
         text = _json(given[name]) if name in state_names else None
         if text is None:
@@ -56,7 +57,7 @@ def _user(scope: Scope) -> tuple[dict[str, Any], list[str]]:
     elif user is not None and not isinstance(user, UnauthenticatedUser):
         return sender, ["user"]
     scopes = getattr(scope.get("auth"), "scopes", None)
-    if scopes is not None and sender:
+    if isinstance(scopes, Iterable) and sender:
         sender["scopes"] = list(scopes)
     return sender, []
 

@@ -43,4 +43,6 @@ _server_name = lru_cache(maxsize=16)(server_name)
 
 
 def _path_of(scope: Scope) -> str:
-    return _server_name(scope.get("raw_path"), scope["path"], scope.get("root_path", ""))
+    raw = scope.get("raw_path")
+    # Neither is always there, and not every buffer has a hash.
+    return _server_name(None if raw is None else bytes(raw), scope["path"], scope.get("root_path") or "")

@@ -68,11 +68,15 @@ class SessionServer:
         self._outcomes: Outcomes | None = None
         self._posts: Posts | None = None
         self._adoption = adoption
+        self._transport: Any = None
 
     @asynccontextmanager
-    async def connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
-        """Opens the session, or goes on with one that is adopted: the streams for the SDK's dispatcher."""
+    async def connect(self, transport: Any) -> AsyncGenerator[tuple[Any, Any], None]:
+        """Opens the session, or goes on with one that is adopted: the streams for the SDK's dispatcher. What ends the
+        session or closes a connection goes by the methods of the transport, as on the SDK's own."""
+        self._transport = transport
         runtime = self.runtime
+        await runtime.ready()
         here = self._here = runtime.here()
         idle_ms = None
         if self._idle_timeout is not None:
@@ -122,28 +126,30 @@ class SessionServer:
         if self._session is not None:
             self._end(self._session)
 
-    def delete(self) -> None:
+    async def delete(self) -> None:
         """Ends the session for its client, who asks for it: whatever ends here besides."""
         if self._session is not None:
             self._session.delete()
-        self.terminate()
+        await self._transport.terminate()
 
     def _end(self, session: Session) -> None:
         """Ends the session for its client, unless only this server of it ends."""
-        if self._adoption is not None:
-            self._adoption.refuse("its server has ended")
-        if _hosts.is_leaving():
-            session.release()
-        else:
-            session.end()
+        try:
+            if self._adoption is not None:
+                self._adoption.refuse("its server has ended")
+            if _hosts.is_leaving():
+                session.release()
+            else:
+                session.end()
+        except RuntimeError:
+            # The SDK's task would end every session of the manager.
+            logger.exception("session %s could not be ended", session.name)
 
-    def close_connection(self, request_id: int | str, retry_ms: int | None, hold_ms: int | None) -> None:
-        if self._session is not None:
-            self._session.close_connection(request_id, retry_ms, hold_ms)
+    def close_connection(self, request_id: int | str, retry_ms: int | None, hold_ms: int | None) -> bool:
+        return self._session is not None and self._session.close_connection(request_id, retry_ms, hold_ms)
 
-    def close_standalone(self, retry_ms: int | None, hold_ms: int | None) -> None:
-        if self._session is not None:
-            self._session.close_standalone(retry_ms, hold_ms)
+    def close_standalone(self, retry_ms: int | None, hold_ms: int | None) -> bool:
+        return self._session is not None and self._session.close_standalone(retry_ms, hold_ms)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one HTTP request of the session."""
@@ -229,7 +235,7 @@ class SessionServer:
             case "message":
                 await self._message(session, admission, request, body, send)
             case "delete":
-                self.delete()
+                await self.delete()
                 await write_empty(send, admission.status, self._id_header)
             case _:
                 opened = session.open(admission, here.waiters, False)
@@ -266,7 +272,7 @@ class SessionServer:
         self, session: Session, request: Request, message: Any, context: contextvars.Context | None = None
     ) -> None:
         """Gives the SDK a request that is in flight."""
-        closer = Closer(session, _sdk.unwrap(message).id)
+        closer = Closer(self._transport, _sdk.unwrap(message).id)
         can_poll = session.can_poll and not self.json_response
         metadata = _sdk.metadata(
             request,

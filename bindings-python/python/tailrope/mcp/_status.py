@@ -69,7 +69,7 @@ def status() -> Status:
 
 
 def _notices() -> list[str]:
-    notices = []
+    notices = _engage.notices()
     if _installs > 1:
         notices.append(
             f"install() was called {_installs} times: the last call's options hold for sessions opened since, and "
@@ -122,7 +122,7 @@ def _open_sessions() -> int:
     sdk_manager: Any = import_module("mcp.server.streamable_http_manager")
     of = sdk_manager.StreamableHTTPSessionManager
     # Nobody else keeps a list of them; instances refer to their class.
-    managers = {id(it): it for it in gc.get_referrers(of, *of.__subclasses__()) if isinstance(it, of)}
+    managers = {id(it): it for it in gc.get_referrers(of, *of.__subclasses__()) if issubclass(type(it), of)}
     sessions = [session for it in managers.values() for session in getattr(it, "_server_instances", {}).values()]
     return sum(getattr(session, "_tailrope", None) is None for session in sessions)
 

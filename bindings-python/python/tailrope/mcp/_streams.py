@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import anyio
 
 from tailrope._errors import TailropeError
 from tailrope.mcp import _sdk
+
+logger = logging.getLogger("tailrope")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,6 +158,12 @@ class Outbox:
             if error.code in ("session_ended", "closed"):
                 raise anyio.ClosedResourceError from error
             raise
+        except RuntimeError:
+            if kind is not _sdk.RESPONSE:
+                raise
+            # A fault of ours. The SDK expects none here, and would end the session.
+            logger.exception("the response to request %r cannot be sent", message.id)
+            session.cancelled(message.id)
 
     def close(self) -> None:
         self._closed = True

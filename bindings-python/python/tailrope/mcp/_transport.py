@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
 from tailrope._options import is_disabled
-from tailrope.mcp import _adopting, _engage, _hosts
+from tailrope.mcp import _adopting, _below, _engage, _hosts
+from tailrope.mcp._below import OWN
 from tailrope.mcp._hooks import Hooks
 from tailrope.mcp._session_server import SessionServer
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from tailrope.mcp._engage import Way
+
+
+class _NoMore(TypedDict):
+    """What further arguments are checked for: a later SDK gives them, and nobody else."""
 
 
 class StreamableHTTPServerTransport(StockTransport):
@@ -41,7 +47,7 @@ class StreamableHTTPServerTransport(StockTransport):
         security_settings: TransportSecuritySettings | None = None,
         retry_interval: int | None = None,
         idle_timeout: float | None = None,
-        **more: Any,
+        **more: Unpack[_NoMore],
     ) -> None:
         way = None if mcp_session_id is None or is_disabled() else self._way()
         if mcp_session_id is not None and way is not None:
@@ -86,24 +92,44 @@ class StreamableHTTPServerTransport(StockTransport):
             event_store = event_store.scoped(session_id)
         return event_store, retry_ms
 
+    # Each of these calls the method of the SDK's class, with what others have put around it. At the bottom, the method
+    # is called whose name begins with `_tailrope_`: see _below.py.
+
+    def _around(self, name: str) -> Any:
+        return getattr(super(), name) if name in _below.stock else getattr(self, OWN + name)
+
+    def _sdks(self, name: str) -> Any:
+        """The method of the SDK, for a session that is the SDK's."""
+        return partial(_below.stock[name], self) if name in _below.stock else getattr(super(), name)
+
     @property
     def is_terminated(self) -> bool:
         """Whether the session has been ended."""
-        return super().is_terminated if self._tailrope is None else self._tailrope.is_terminated
+        return super().is_terminated if "is_terminated" in _below.stock else self._tailrope_is_terminated()
+
+    def _tailrope_is_terminated(self) -> bool:
+        if self._tailrope is not None:
+            return self._tailrope.is_terminated
+        return bool(self._sdks("is_terminated")()) if "is_terminated" in _below.stock else super().is_terminated
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
         """The streams for the SDK's dispatcher, as from the SDK's class."""
+        async with self._around("connect")() as streams:
+            yield streams
+
+    @asynccontextmanager
+    async def _tailrope_connect(self) -> AsyncGenerator[tuple[Any, Any], None]:
         if self._tailrope is None:
             try:
-                async with super().connect() as streams:
+                async with self._sdks("connect")() as streams:
                     yield streams
             finally:
                 hooks = self._hooks
                 if hooks is not None and hooks.scope == self.mcp_session_id and not _hosts.is_leaving():
                     hooks.drop()
             return
-        async with self._tailrope.connect() as opened:
+        async with self._tailrope.connect(self) as opened:
             self.idle_scope = self._tailrope.idle_scope
             yield opened
 
@@ -113,33 +139,65 @@ class StreamableHTTPServerTransport(StockTransport):
         In a task that is cancelled, or runs a session manager, it is the server that ends: a store that outlives the
         process keeps the session.
         """
+        await self._around("terminate")()
+
+    async def _tailrope_terminate(self) -> None:
         if self._tailrope is None:
-            await super().terminate()
+            await self._sdks("terminate")()
         else:
             # Lifespans of fastmcp end their sessions one by one.
             await _hosts.calls_end()
             self._tailrope.terminate()
 
-    def close_sse_stream(self, request_id: int | str, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
-        """Closes the connection of a request's stream without terminating the stream."""
-        if self._tailrope is None:
-            super().close_sse_stream(request_id)
-        else:
-            self._tailrope.close_connection(request_id, retry_ms, hold_ms)
+    def close_sse_stream(  # type: ignore[override]
+        self, request_id: int | str, retry_ms: int | None = None, hold_ms: int | None = None
+    ) -> bool | None:
+        """Closes the connection of a request's stream without terminating the stream. Whether it could be."""
+        if self._tailrope is not None and (retry_ms, hold_ms) != (None, None):
+            # What is around the SDK's method does not know of these.
+            return self._tailrope.close_connection(request_id, retry_ms, hold_ms)
+        return self._around("close_sse_stream")(request_id)  # type: ignore[no-any-return]
 
-    def close_standalone_sse_stream(self, retry_ms: int | None = None, hold_ms: int | None = None) -> None:
-        """Closes the connection of the standalone stream without terminating the stream."""
+    def _tailrope_close_sse_stream(self, request_id: int | str) -> bool | None:
         if self._tailrope is None:
-            super().close_standalone_sse_stream()
-        else:
-            self._tailrope.close_standalone(retry_ms, hold_ms)
+            return self._sdks("close_sse_stream")(request_id)  # type: ignore[no-any-return]
+        return self._tailrope.close_connection(request_id, None, None)
+
+    def close_standalone_sse_stream(  # type: ignore[override]
+        self, retry_ms: int | None = None, hold_ms: int | None = None
+    ) -> bool | None:
+        """Closes the connection of the standalone stream without terminating the stream. Whether it could be."""
+        if self._tailrope is not None and (retry_ms, hold_ms) != (None, None):
+            return self._tailrope.close_standalone(retry_ms, hold_ms)
+        return self._around("close_standalone_sse_stream")()  # type: ignore[no-any-return]
+
+    def _tailrope_close_standalone_sse_stream(self) -> bool | None:
+        if self._tailrope is None:
+            return self._sdks("close_standalone_sse_stream")()  # type: ignore[no-any-return]
+        return self._tailrope.close_standalone(None, None)
 
     async def _handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one HTTP request of the session.
 
         The SDK's `handle_request` calls it, so what others have put around that (tracing, for instance) runs here, too.
         """
+        await self._around("_handle_request")(scope, receive, send)
+
+    async def _tailrope__handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._tailrope is None:
-            await super()._handle_request(scope, receive, send)
+            await self._sdks("_handle_request")(scope, receive, send)
         else:
             await self._tailrope.serve(scope, receive, send)
+
+
+@cache
+def in_place_of_stock(theirs: Any) -> Any:
+    """The class that others have made of the SDK's, with ours in the place of the SDK's."""
+    if theirs is StockTransport:
+        return StreamableHTTPServerTransport
+    members = {"__module__": theirs.__module__, "__doc__": theirs.__doc__}
+    return (
+        theirs
+        if issubclass(theirs, StreamableHTTPServerTransport)
+        else type(theirs.__name__, (theirs, StreamableHTTPServerTransport), members)
+    )

@@ -25,7 +25,8 @@ class UserStore(Outcomes):
     """A user's store at work for one session."""
 
     def __init__(self, runtime: Runtime, session: Session, here: Loop) -> None:
-        self._store: Any = runtime.host_store
+        assert runtime.host_store is not None
+        self._store: Any = runtime.host_store()
         self._timeout_s = runtime.store_timeout_s
         self._max_replay_bytes = runtime.engine.options()["max_bytes_per_stream"]
         super().__init__(runtime, session, here)
