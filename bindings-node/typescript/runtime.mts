@@ -4,6 +4,7 @@
 import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 
 import { invalid, ours } from './errors.mjs';
+import { callHost, describe } from './host.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { checkedPaces, type PaceOptions } from './pace.mjs';
 import { checkPrincipal, type Principal } from './server/requester.mjs';
@@ -198,11 +199,11 @@ export function setLog(sink: (level: LogLevel, line: string) => void, level: Log
 }
 
 export function writeLog(level: LogLevel, line: string): void {
-  try {
-    state.log(level, line);
-  } catch {
-    // A logger that throws costs its line, never a session.
-  }
+  // A logger that throws costs its line, never a session.
+  callHost(
+    () => state.log(level, line),
+    () => {},
+  );
 }
 
 /** An engine with what waits for it. */
@@ -333,7 +334,7 @@ export class Runtime {
         waiter.pump();
       } catch (error) {
         // One that fails must not keep the others of its turn from theirs.
-        writeLog('error', `a writer failed: ${(error as Partial<Error> | undefined)?.stack ?? error}`);
+        writeLog('error', `a writer failed: ${describe(error)}`);
       }
     }
   }

@@ -49,12 +49,17 @@ export function hasLostId(parsedBody: unknown): boolean {
 
 /** What an error names its request by: the text of the body, which has the digits of every id, or what is certain without it. */
 export function namingBody({ text, parsedBody }: Exchange): Body | undefined {
-  if (text !== undefined || typeof parsedBody !== 'object' || parsedBody === null || hasLostId(parsedBody)) {
-    return text;
+  try {
+    if (text !== undefined || typeof parsedBody !== 'object' || parsedBody === null || hasLostId(parsedBody)) {
+      return text;
+    }
+    const { id, method } = parsedBody as { id?: unknown; method?: unknown };
+    const isNamed = typeof method === 'string' && (typeof id === 'string' || typeof id === 'number');
+    return isNamed ? JSON.stringify({ jsonrpc: '2.0', id, method }) : undefined;
+  } catch {
+    // What a parser of the host's has made is the host's.
+    return undefined;
   }
-  const { id, method } = parsedBody as { id?: unknown; method?: unknown };
-  const isNamed = typeof method === 'string' && (typeof id === 'string' || typeof id === 'number');
-  return isNamed ? JSON.stringify({ jsonrpc: '2.0', id, method }) : undefined;
 }
 
 /** Text, or the bytes where they are none: the engine says so. */

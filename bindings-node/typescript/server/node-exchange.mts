@@ -26,6 +26,10 @@ export class NodeExchange implements Exchange {
     this.parsedBody = parsedBody;
   }
 
+  checkUnanswered(): void {
+    checkUnanswered(this.#res);
+  }
+
   get method(): string {
     return this.#req.method ?? '';
   }
@@ -114,8 +118,10 @@ export class NodeExchange implements Exchange {
   }
 
   whole(status: number, headers: OutgoingHttpHeaders, body = ''): void {
-    if (!this.#res.destroyed && !this.#res.headersSent) {
+    try {
       writeWhole(this.#res, status, headers, body);
+    } catch {
+      // There is an answer, or nobody to get one.
     }
   }
 
@@ -151,6 +157,7 @@ class NodeAnswer extends Answer {
 
   override open(): boolean {
     const res = this.#res;
+    checkUnanswered(res);
     res.on('close', this.#lost);
     res.on('error', this.#lost);
     res.on('drain', this.#drained);
@@ -199,8 +206,19 @@ class NodeAnswer extends Answer {
   }
 }
 
+/** Somebody else may have answered meanwhile. */
+function checkUnanswered(res: ServerResponse): void {
+  if (res.headersSent) {
+    throw new Error('The request has been answered by something else');
+  }
+}
+
 /** An answer that is known as a whole leaves in one write. */
 function writeWhole(res: ServerResponse, status: number, headers: OutgoingHttpHeaders, body: Frames): void {
+  checkUnanswered(res);
+  if (res.destroyed) {
+    return;
+  }
   if (status !== 204) {
     headers['content-length'] = Buffer.byteLength(body);
   }

@@ -13,26 +13,33 @@ const READ_AHEAD_BYTES = 16 << 10;
 export class WebExchange implements Exchange {
   readonly face = 'fetch';
   #request: Request;
+  #options: FetchOptions;
   #answered = withResolvers<Response>();
-  readonly auth: unknown;
   parsedBody: unknown;
   text: Body | undefined;
   requester: Requester | undefined;
   server = '';
 
-  constructor(request: Request, { authInfo, parsedBody }: FetchOptions = {}) {
+  constructor(request: Request, options: FetchOptions = {}) {
     this.#request = request;
-    this.auth = authInfo;
-    this.parsedBody = parsedBody;
+    this.#options = options;
+    this.parsedBody = options.parsedBody;
   }
 
-  /** Resolves to the Response, as soon as its head is known. */
-  get response(): Promise<Response> {
+  /** Has `serve` answer it. Resolves to the Response, as soon as its head is known. */
+  async answeredBy(serve: (exchange: WebExchange) => Promise<unknown>): Promise<Response> {
+    void serve(this).finally(() => this.abandon());
     return this.#answered.promise;
   }
 
+  checkUnanswered(): void {}
+
   get method(): string {
     return this.#request.method;
+  }
+
+  get auth(): unknown {
+    return this.#options.authInfo;
   }
 
   get user(): unknown {
@@ -115,10 +122,6 @@ export class WebExchange implements Exchange {
     this.#answered.resolve(response);
   }
 
-  fail(error: unknown): void {
-    this.#answered.reject(error);
-  }
-
   async handTo({ fetch }: Handlers): Promise<void> {
     const { auth: authInfo, parsedBody } = this;
     const options = { ...(authInfo !== undefined && { authInfo }), ...(parsedBody !== undefined && { parsedBody }) };
@@ -189,11 +192,7 @@ class WebAnswer extends Answer {
   }
 
   override fail(error: unknown): void {
-    if (this.#controller === undefined) {
-      this.#exchange.fail(error);
-    } else {
-      this.#controller.error(error);
-    }
+    this.#controller?.error(error);
   }
 
   override release(): void {
