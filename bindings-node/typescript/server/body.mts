@@ -62,8 +62,13 @@ export function namingBody({ text, parsedBody }: Exchange): Body | undefined {
   }
 }
 
+/** The bytes of a chunk, which is text where something in front of us has set an encoding. */
+export function bytesOf(chunk: Uint8Array | string, encoding?: BufferEncoding | null): Uint8Array {
+  return typeof chunk === 'string' ? Buffer.from(chunk, encoding ?? 'utf8') : chunk;
+}
+
 /** Text, or the bytes where they are none: the engine says so. */
-export function bodyText(chunks: Uint8Array[]): Body {
+export async function bodyText(chunks: Uint8Array[]): Promise<{ text: Body }> {
   const bytes = chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
-  return isUtf8(bytes) ? Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString() : bytes;
+  return { text: isUtf8(bytes) ? Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString() : bytes };
 }

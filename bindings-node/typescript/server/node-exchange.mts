@@ -3,7 +3,7 @@ import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:
 
 import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer } from './answer.mjs';
-import { bodyText, type ReadBody } from './body.mjs';
+import { bodyText, bytesOf, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
@@ -91,20 +91,21 @@ export class NodeExchange implements Exchange {
     return new Promise((resolve) => {
       const chunks: Uint8Array[] = [];
       let size = 0;
-      const settle = (result: ReadBody) => {
+      const settle = (result: ReadBody | Promise<ReadBody>) => {
         req.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
         resolve(result);
       };
-      const onData = (chunk: Uint8Array) => {
-        size += chunk.length;
+      const onData = (chunk: Uint8Array | string) => {
+        const bytes = bytesOf(chunk, req.readableEncoding);
+        size += bytes.length;
         if (size > maxBytes) {
           req.pause();
           settle(this.#refuseRest());
         } else {
-          chunks.push(chunk);
+          chunks.push(bytes);
         }
       };
-      const onEnd = () => settle({ text: bodyText(chunks) });
+      const onEnd = () => settle(bodyText(chunks));
       const onGone = () => settle({ gone: true });
       req.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
     });
