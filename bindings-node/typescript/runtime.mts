@@ -146,6 +146,8 @@ interface State {
 
 /** The store in this process, and bounded. */
 export const MEMORY = 'memory:';
+/** When an engine that failed at a tick is ticked again. */
+const TICK_AGAIN_MS = 1_000;
 /** What the engines of one store count together. */
 const OF_STORE = ['streams', 'events', 'bytes'];
 
@@ -204,6 +206,16 @@ export function writeLog(level: LogLevel, line: string): void {
     () => state.log(level, line),
     () => {},
   );
+}
+
+/** Does what nobody waits for: what is thrown would end the process, and keep what comes behind it from happening. */
+function attempt<Done>(what: string, act: () => Done): Done | undefined {
+  try {
+    return act();
+  } catch (error) {
+    writeLog('error', `${what} failed: ${describe(error)}`);
+    return undefined;
+  }
 }
 
 /** An engine with what waits for it. */
@@ -265,7 +277,7 @@ export class Runtime {
     // The engine must not keep alive what has been forgotten otherwise.
     const me = new WeakRef(this);
     const resolve = (keys: number[]) => me.deref()?.resolve(keys);
-    const signal = () => me.deref()?.engine.flush();
+    const signal = () => attempt('waking', () => me.deref()?.engine.flush());
     try {
       const [opened, numbers] = hostStore === undefined ? storeOf(store, others) : [undefined, boundsOf(others)];
       this.store = opened;
@@ -330,12 +342,8 @@ export class Runtime {
     this.#ready = [];
     for (const waiter of ready) {
       waiter.scheduled = false;
-      try {
-        waiter.pump();
-      } catch (error) {
-        // One that fails must not keep the others of its turn from theirs.
-        writeLog('error', `a writer failed: ${describe(error)}`);
-      }
+      // One that fails must not keep the others of its turn from theirs.
+      attempt('a writer', () => waiter.pump());
     }
   }
 
@@ -360,8 +368,13 @@ export class Runtime {
 
   #tick(): void {
     this.#dueAt = Infinity;
-    for (const name of this.#engine.tick()) {
-      this.#transports.get(name)?.becomeIdle();
+    const idle = attempt('a tick', () => this.#engine.tick());
+    if (idle === undefined) {
+      this.arm(TICK_AGAIN_MS);
+      return;
+    }
+    for (const name of idle) {
+      attempt('ending a session', () => this.#transports.get(name)?.becomeIdle());
     }
     if (!this.#engine.isIdle()) {
       this.armDue();
@@ -392,7 +405,7 @@ export function* living(): Generator<Runtime> {
 function leave(): void {
   for (const runtime of living()) {
     if (runtime.outlivesProcess) {
-      runtime.engine.leave();
+      attempt('leaving', () => runtime.engine.leave());
     }
   }
 }

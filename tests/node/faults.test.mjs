@@ -5,6 +5,7 @@ import { describe } from 'node:test';
 
 import { getRequestListener } from '@hono/node-server';
 import { Engine } from '../../bindings-node/lib/native.mjs';
+import { runtimeOf } from '../../bindings-node/lib/runtime.mjs';
 import { buildServer } from '../servers/node/tools.mjs';
 import { classes, listen, logged, packages, webClasses } from '../servers/node/transports.mjs';
 import { ACCEPT, NEWEST, Peer, request, turns, until } from './kit/raw.mjs';
@@ -262,3 +263,93 @@ for (const line of LINES) {
     });
   }
 }
+
+/** What a host's `close` may be. */
+const CLOSES = {
+  'gives no promise': () => undefined,
+  throws() {
+    throw new Error('out of order');
+  },
+  rejects: async () => {
+    throw new Error('out of order');
+  },
+  'gives what only looks like a promise': () => ({
+    // biome-ignore lint/suspicious/noThenProperty: that is what is tested.
+    then(_, reject) {
+      reject(new Error('out of order'));
+    },
+  }),
+};
+
+for (const line of LINES) {
+  for (const [name, close] of Object.entries(CLOSES)) {
+    test(`${line} one session whose close ${name} stops no other from ending`, ours, async (t) => {
+      const { EventStore, createSessionRouter } = packages[line];
+      const eventStore = new EventStore('memory:', { sessionIdleMs: 50 });
+      let isFirst = true;
+      const transports = [];
+      const build = () => {
+        const server = buildServer(line);
+        const connect = server.connect.bind(server);
+        if (isFirst) {
+          server.close = close;
+          server.connect = (transport) => {
+            transports.push(transport);
+            transport.close = close;
+            return connect(transport);
+          };
+        }
+        isFirst = false;
+        return server;
+      };
+      const router = createSessionRouter(build, { eventStore });
+      const host = await listen(node((req, res) => router.node(req, res)));
+      t.after(() => host.close());
+      for (let opened = 0; opened < 3; opened++) {
+        await Peer.open(host.port);
+      }
+      await until(() => eventStore[runtimeOf].engine.stats().sessions === 0);
+      isFirst = true;
+      await Peer.open(host.port);
+      await router.close();
+      await turns();
+      assert.deepEqual(uncaught.splice(0), []);
+    });
+  }
+
+  test(`${line} an engine that fails at a tick is ticked again`, ours, async (t) => {
+    const { EventStore, createSessionRouter } = packages[line];
+    const eventStore = new EventStore('memory:', { sessionIdleMs: 50 });
+    const router = createSessionRouter(() => buildServer(line), { eventStore });
+    const host = await listen(node((req, res) => router.node(req, res)));
+    t.after(() => host.close());
+    const { tick } = Engine.prototype;
+    let ticks = 0;
+    t.mock.method(Engine.prototype, 'tick', function () {
+      ticks += 1;
+      if (ticks === 1) {
+        throw new Error('out of order');
+      }
+      return tick.call(this);
+    });
+    await Peer.open(host.port);
+    await until(() => eventStore[runtimeOf].engine.stats().sessions === 0);
+    assert.deepEqual(uncaught.splice(0), []);
+  });
+}
+
+test('a log whose function rejects ends nothing', ours, async (t) => {
+  const { configure, setLog } = packages.v2;
+  let written = 0;
+  // biome-ignore lint/nursery/noMisusedPromises: that is what is tested.
+  setLog((level, text) => {
+    written += 1;
+    logged.push(`${level} ${text}`);
+    return Promise.reject(new Error('out of order'));
+  }, 'debug');
+  t.after(() => setLog((level, text) => logged.push(`${level} ${text}`), 'debug'));
+  configure();
+  await turns();
+  assert.ok(written > 0);
+  assert.deepEqual(uncaught.splice(0), []);
+});

@@ -76,6 +76,7 @@ export class SessionServer {
   #identity: Identity;
   #canBePolled = false;
   #closed = false;
+  #closing: Promise<void> | undefined;
   /** The request that the server is given again, until it has answered. */
   #replayed: { id: RequestId; resolve: (answer: Message | undefined) => void } | undefined;
   #requests = 0;
@@ -573,8 +574,13 @@ export class SessionServer {
     }
   }
 
+  #close(): Promise<void> {
+    this.#closing ??= this.#closeTransport();
+    return this.#closing;
+  }
+
   /** Closes the transport, which may be a subclass of the host's, and calls its `onclose`. */
-  async #close(): Promise<void> {
+  async #closeTransport(): Promise<void> {
     try {
       await this.#transport.close();
     } catch (error) {
