@@ -15,6 +15,8 @@ export class NodeExchange implements Exchange {
   readonly face = 'node';
   #req: Incoming;
   #res: ServerResponse;
+  /** Some of the body is left on the connection. */
+  #isUnread = false;
   parsedBody: unknown;
   text: Body | undefined;
   requester: Requester | undefined;
@@ -88,10 +90,10 @@ export class NodeExchange implements Exchange {
       // The peer left before anybody listened: there is no event left that would say so.
       return { gone: true };
     }
-    return new Promise((resolve) => {
+    return new Promise((resolve, reject) => {
       const chunks: Uint8Array[] = [];
       let size = 0;
-      const settle = (result: ReadBody | Promise<ReadBody>) => {
+      const settle = (result: ReadBody) => {
         for (const [event, listener] of Object.entries(listeners)) {
           req.off(event, listener);
         }
@@ -107,26 +109,32 @@ export class NodeExchange implements Exchange {
           chunks.push(bytes);
         }
       };
-      const onEnd = () => settle(bodyText(chunks));
+      const onEnd = () => {
+        try {
+          settle({ text: bodyText(chunks) });
+        } catch (error) {
+          reject(error);
+        }
+      };
       const onGone = () => settle({ gone: true });
-      // `data` last: it has the request flow.
       const listeners = { end: onEnd, close: onGone, error: onGone, data: onData };
       for (const [event, listener] of Object.entries(listeners)) {
         req.on(event, listener);
       }
+      // What waits for its user pauses requests.
+      req.resume();
     });
   }
 
   #refuseRest(): ReadBody {
-    if (this.#req.httpVersionMajor < 2) {
-      this.#res.setHeader('connection', 'close');
-    }
+    this.#isUnread = true;
     return { tooLarge: true };
   }
 
   whole(status: number, headers: OutgoingHttpHeaders, body = ''): void {
     try {
-      writeWhole(this.#res, status, headers, body);
+      const closes = this.#isUnread && this.#req.httpVersionMajor < 2;
+      writeWhole(this.#res, status, { ...headers, ...(closes && { connection: 'close' }) }, body);
     } catch {
       // There is an answer, or nobody to get one.
     }
