@@ -114,7 +114,7 @@ class Handler {
     this.#modern = sdk.createMcpHandler(factory, { ...options, ...(!this.#leavesAll && { legacy: 'reject' }) });
     this.#modernNode = sdk.nodeHandler(this.#modern, { onerror, maxRequestBodySize });
     this.#router = new SessionRouter(sdk, factory, options);
-    this.#runtime = runtimeFor(options.eventStore);
+    this.#runtime = runtimeFor(options);
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
     this.#forget = noteHandler(this.#preferResumable);
   }
