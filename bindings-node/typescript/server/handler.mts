@@ -13,6 +13,7 @@ import type {
 } from '@modelcontextprotocol/server';
 
 import { invalid } from '../errors.mjs';
+import { callHost } from '../host.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { noteHandler } from '../status.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
@@ -113,7 +114,7 @@ class Handler {
     this.#modern = sdk.createMcpHandler(factory, { ...options, ...(!this.#leavesAll && { legacy: 'reject' }) });
     this.#modernNode = sdk.nodeHandler(this.#modern, { onerror, maxRequestBodySize });
     this.#router = new SessionRouter(sdk, factory, options);
-    this.#runtime = runtimeFor(options.eventStore);
+    this.#runtime = runtimeFor(options);
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
     this.#forget = noteHandler(this.#preferResumable);
   }
@@ -193,7 +194,10 @@ class Handler {
     for (const made of this.#router.servers()) {
       const server = 'server' in made ? made.server : made;
       if (server.getCapabilities?.()[change.capability]?.listChanged) {
-        server[change.send]().catch((error) => this.#router.report(error));
+        callHost(
+          () => server[change.send](),
+          (error) => this.#router.report(error),
+        );
       }
     }
   }
