@@ -4,13 +4,13 @@ import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
 import type { Adopted, Refusal } from '../native.mjs';
-import { checkServed } from '../store/open.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
 import { maxBodyBytes, namingBody } from './body.mjs';
 import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
-import { refusalOf, refuse, report } from './refusal.mjs';
+import { answer, refusalOf, refuse, report } from './refusal.mjs';
 import type { Sdk, Server, StockClass, StockTransport, TransportOptions } from './sdk.mjs';
+import { checkGiven, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { type Served, StoredSessions } from './stored-sessions.mjs';
 import { resumableExchange } from './transport.mjs';
@@ -93,7 +93,6 @@ export class SessionRouter<S extends Server, Context> {
     if (onAdopted !== undefined && typeof onAdopted !== 'function') {
       invalid('onAdopted must be a function');
     }
-    checkServed(options);
     this.#sdk = sdk;
     this.#makeServer = makeServer;
     this.#options = { ...options, sessionIdGenerator };
@@ -151,7 +150,7 @@ export class SessionRouter<S extends Server, Context> {
       }
       served = await this.#stored.serve(exchange);
     } while (served === 'here' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
-    return served === 'served' ? undefined : this.#refuse(exchange, 'session_unknown');
+    return served === 'served' ? undefined : answer(exchange, refusalOf(this.#sdk.major, 'session_unknown'));
   }
 
   /** Reads the body into the exchange, unless it is there. False when that was the answer. */
@@ -276,11 +275,12 @@ export class SessionRouter<S extends Server, Context> {
 export function sessionRouter<Context>(sdk: Sdk<Context>, transports: Record<Face, StockClass>) {
   return function createSessionRouter<S extends Server>(
     makeServer: MakeServer<S, Context>,
-    options?: RouterOptions<S>,
+    options: RouterOptions<S> = {},
   ): RouterOf<S, unknown> {
     if (typeof makeServer !== 'function') {
       invalid('createSessionRouter() takes a function that makes the server of a session');
     }
+    checkGiven(options, optionsOf(sdk.WebStock), 'createSessionRouter()', 'onAdopted', 'onerror');
     const router = new SessionRouter(sdk, makeServer, options, transports);
     return {
       ...faces((exchange) => router.serve(exchange)),

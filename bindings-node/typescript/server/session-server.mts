@@ -3,6 +3,7 @@ import { setImmediate } from 'node:timers';
 
 import { ours, TailropeError } from '../errors.mjs';
 import { type Admission, Engine, type Posted, Refusal, type Session } from '../native.mjs';
+import { checkNames } from '../options.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { UserStore } from '../store/user-store.mjs';
@@ -569,8 +570,9 @@ export class SessionServer {
   }
 }
 
-function pausesOf(options: CloseOptions | undefined) {
-  return [checkMs('retryMs', options?.retryMs), checkMs('holdMs', options?.holdMs)] as const;
+function pausesOf(options: CloseOptions = {}) {
+  checkNames(options, ['retryMs', 'holdMs'], 'a close');
+  return [checkMs('retryMs', options.retryMs), checkMs('holdMs', options.holdMs)] as const;
 }
 
 /** A response as JSON. One that cannot be written is replaced by an error, or its request would never end. */

@@ -16,6 +16,7 @@ import { refusalOf, refuse, report } from './refusal.mjs';
 import { travellingOf } from './relayed.mjs';
 import { identify } from './requester.mjs';
 import type { Sdk, TransportOptions } from './sdk.mjs';
+import { checkGiven, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { forbidden, identityOf, keepAliveOf } from './transport-options.mjs';
 import { WebExchange } from './web-exchange.mjs';
@@ -197,16 +198,20 @@ export interface StoredSessionServers<Options, AuthInfo> {
 
 /** What hand-written routers call for an SDK line. */
 export function storedSessionServers(sdk: Sdk): StoredSessionServers<StoredOptions, unknown> {
+  const sessions = (options: StoredOptions = {}) => {
+    checkGiven(options, optionsOf(sdk.WebStock), 'serveStoredSession() and fetchStoredSession()', 'onerror');
+    return new StoredSessions(sdk, options);
+  };
   return {
     /** For node:http, express and what is built on it. Resolves to whether it was answered. */
     async serveStoredSession(req, res, options, parsedBody) {
-      return (await new StoredSessions(sdk, options).serve(new NodeExchange(req, res, parsedBody))) === 'served';
+      return (await sessions(options).serve(new NodeExchange(req, res, parsedBody))) === 'served';
     },
 
     /** For the web platform. Resolves to the response, if there is one. */
-    fetchStoredSession(request, { authInfo, parsedBody, ...options }: StoredOptions & FetchOptions = {}) {
+    async fetchStoredSession(request, { authInfo, parsedBody, ...options }: StoredOptions & FetchOptions = {}) {
       const exchange = new WebExchange(request, { authInfo, parsedBody });
-      const served = new StoredSessions(sdk, options).serve(exchange);
+      const served = sessions(options).serve(exchange);
       return new Promise((resolve, reject) => {
         exchange.response.then(resolve, reject);
         served.then((outcome) => {

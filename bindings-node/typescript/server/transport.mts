@@ -1,7 +1,6 @@
 // The transports that take the place of the SDKs' classes, for both SDK lines.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { setImmediate } from 'node:timers';
-import { checkServed } from '../store/open.mjs';
 import { Adoption } from './adoption.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange, FetchOptions } from './exchange.mjs';
@@ -17,6 +16,7 @@ import type {
   TransportOptions,
   WebSdk,
 } from './sdk.mjs';
+import { checkGiven, only, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { SessionServer } from './session-server.mjs';
 import type { OwnOptions } from './transport-options.mjs';
@@ -65,8 +65,8 @@ function resumable<Args extends unknown[]>(
     #stock: HandleRequest;
 
     constructor(options: TransportOptions = {}) {
-      super(options);
-      checkServed(options);
+      checkGiven(options, optionsOf(Stock), 'a transport');
+      super(only(options, optionsOf(Stock)));
       this.#stock = stockHandler(this, (...args) => super.handleRequest(...args), options);
       if (options.sessionIdGenerator !== undefined && !isStock(sdk)) {
         this.#sessions = new SessionServer(this, sdk, options, options.sessionIdGenerator);
