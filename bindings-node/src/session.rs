@@ -383,6 +383,13 @@ impl Session {
         self.waiters.flush(env);
     }
 
+    /// The host stops serving the session: as `end`, but what a store that outlives the process has of it stays there.
+    #[napi(catch_unwind)]
+    pub fn release(&self, env: &Env) {
+        self.handle.release();
+        self.waiters.flush(env);
+    }
+
     /// Ends the session: requests in flight get an error, connections close, logs are freed.
     #[napi(catch_unwind)]
     pub fn end(&self, env: &Env) {

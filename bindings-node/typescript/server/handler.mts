@@ -60,7 +60,7 @@ export interface ResumableMcpHandlerOptions
     > {
   /**
    * Answers requests of revision 2026-07-28, where nothing can be resumed, with 400 / -32022 and the older
-   * revisions, so that clients of both eras fall back to `initialize`. Off by default.
+   * revisions, so that clients of both eras fall back to `initialize`. With false the SDK serves them. Default true.
    */
   preferResumable?: boolean;
 }
@@ -97,7 +97,7 @@ class Handler {
 
   constructor(
     factory: McpServerFactory,
-    { preferResumable = false, legacy, ...options }: ResumableMcpHandlerOptions & { legacy?: unknown },
+    { preferResumable = true, legacy, ...options }: ResumableMcpHandlerOptions & { legacy?: unknown },
     sdk: HandlerSdk,
   ) {
     const names = readBy((options) => sdk.createMcpHandler(factory, options).close());

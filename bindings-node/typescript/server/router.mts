@@ -24,7 +24,7 @@ export interface RouterOf<S, AuthInfo> {
   fetch(request: Request, options?: { authInfo?: AuthInfo; parsedBody?: unknown }): Promise<Response>;
   /** The servers of the sessions that are open here. */
   servers(): S[];
-  /** Ends the sessions that are open here; after `drain()` their clients go on at another process. */
+  /** Closes the sessions that are open here. A store that outlives the process keeps them for other processes. */
   close(): Promise<void>;
 }
 
@@ -222,7 +222,7 @@ export class SessionRouter<S extends Server, Context> {
       await server.connect(transport);
       await transport.handleRequest(new Adoption(sessionId, adopted, exchange, onReady));
     } catch (error) {
-      // First, as closing its server would end the session for all processes.
+      // First: others that wait for the session are told why.
       adopted.refuse('session_not_told', error instanceof Error ? error.message : String(error));
       this.report(error);
       await made?.close().catch((error) => this.report(error));

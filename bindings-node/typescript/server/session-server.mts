@@ -223,6 +223,7 @@ export class SessionServer {
       } catch (error) {
         refuse(exchange, refusalOf(this.#sdk.major, 'not_opened'), this.#onerror, error);
         // Nobody will ever name this session.
+        this.#opened?.session.end();
         await this.#transport.close();
         return undefined;
       }
@@ -456,7 +457,7 @@ export class SessionServer {
       await this.#options.onsessionclosed?.(sessionId);
       answer?.();
     } finally {
-      // Closing alone leaves it to other processes, in a drain.
+      // Closing alone leaves it to other processes.
       session.delete();
       await this.#transport.close();
     }
@@ -536,6 +537,7 @@ export class SessionServer {
     // A request that is still read, or is with the user's functions, is not known to the engine. It does not keep a session
     // that has ended.
     if (this.#requests === 0 || this.#opened?.session.hasEnded) {
+      this.#opened?.session.end();
       this.#transport.close().catch((error) => this.#report(error));
     }
   }
@@ -546,7 +548,8 @@ export class SessionServer {
     }
     this.#closed = true;
     this.#replayed?.resolve(undefined);
-    this.#opened?.session.end();
+    // The program may close it because the process ends: what outlives that keeps the session.
+    this.#opened?.session.release();
     for (const answer of [...(this.#opened?.answers.open ?? [])]) {
       answer.finish();
     }
