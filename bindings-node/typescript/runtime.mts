@@ -4,6 +4,7 @@
 import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 
 import { invalid, ours } from './errors.mjs';
+import { callHost, describe } from './host.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { ENGINE_OPTIONS, STORE_OPTIONS } from './option-names.mjs';
 import { checkNames } from './options.mjs';
@@ -148,6 +149,8 @@ interface State {
 const OPTIONS = [...ENGINE_OPTIONS, ...STORE_OPTIONS];
 /** The store in this process, and bounded. */
 export const MEMORY = 'memory:';
+/** When an engine that failed at a tick is ticked again. */
+const TICK_AGAIN_MS = 1_000;
 /** What the engines of one store count together. */
 const OF_STORE = ['streams', 'events', 'bytes'];
 
@@ -201,10 +204,20 @@ export function setLog(sink: (level: LogLevel, line: string) => void, level: Log
 }
 
 export function writeLog(level: LogLevel, line: string): void {
+  // A logger that throws costs its line, never a session.
+  callHost(
+    () => state.log(level, line),
+    () => {},
+  );
+}
+
+/** Does what nobody waits for: what is thrown would end the process, and keep what comes behind it from happening. */
+function attempt<Done>(what: string, act: () => Done): Done | undefined {
   try {
-    state.log(level, line);
-  } catch {
-    // A logger that throws costs its line, never a session.
+    return act();
+  } catch (error) {
+    writeLog('error', `${what} failed: ${describe(error)}`);
+    return undefined;
   }
 }
 
@@ -268,7 +281,7 @@ export class Runtime {
     // The engine must not keep alive what has been forgotten otherwise.
     const me = new WeakRef(this);
     const resolve = (keys: number[]) => me.deref()?.resolve(keys);
-    const signal = () => me.deref()?.engine.flush();
+    const signal = () => attempt('waking', () => me.deref()?.engine.flush());
     try {
       const [opened, numbers] = hostStore === undefined ? storeOf(store, others) : [undefined, boundsOf(others)];
       this.store = opened;
@@ -333,12 +346,8 @@ export class Runtime {
     this.#ready = [];
     for (const waiter of ready) {
       waiter.scheduled = false;
-      try {
-        waiter.pump();
-      } catch (error) {
-        // One that fails must not keep the others of its turn from theirs.
-        writeLog('error', `a writer failed: ${(error as Partial<Error> | undefined)?.stack ?? error}`);
-      }
+      // One that fails must not keep the others of its turn from theirs.
+      attempt('a writer', () => waiter.pump());
     }
   }
 
@@ -363,8 +372,13 @@ export class Runtime {
 
   #tick(): void {
     this.#dueAt = Infinity;
-    for (const name of this.#engine.tick()) {
-      this.#transports.get(name)?.becomeIdle();
+    const idle = attempt('a tick', () => this.#engine.tick());
+    if (idle === undefined) {
+      this.arm(TICK_AGAIN_MS);
+      return;
+    }
+    for (const name of idle) {
+      attempt('ending a session', () => this.#transports.get(name)?.becomeIdle());
     }
     if (!this.#engine.isIdle()) {
       this.armDue();
@@ -395,7 +409,7 @@ export function* living(): Generator<Runtime> {
 function leave(): void {
   for (const runtime of living()) {
     if (runtime.outlivesProcess) {
-      runtime.engine.leave();
+      attempt('leaving', () => runtime.engine.leave());
     }
   }
 }

@@ -13,6 +13,7 @@ import type {
 } from '@modelcontextprotocol/server';
 
 import { invalid } from '../errors.mjs';
+import { callHost } from '../host.mjs';
 import { SESSION_OPTIONS } from '../option-names.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { noteHandler } from '../status.mjs';
@@ -198,7 +199,10 @@ class Handler {
     for (const made of this.#router.servers()) {
       const server = 'server' in made ? made.server : made;
       if (server.getCapabilities?.()[change.capability]?.listChanged) {
-        server[change.send]().catch((error) => this.#router.report(error));
+        callHost(
+          () => server[change.send](),
+          (error) => this.#router.report(error),
+        );
       }
     }
   }

@@ -3,7 +3,7 @@ import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:
 
 import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer } from './answer.mjs';
-import { bodyText, type ReadBody } from './body.mjs';
+import { bodyText, bytesOf, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
@@ -24,6 +24,10 @@ export class NodeExchange implements Exchange {
     this.#req = req;
     this.#res = res;
     this.parsedBody = parsedBody;
+  }
+
+  checkUnanswered(): void {
+    checkUnanswered(this.#res);
   }
 
   get method(): string {
@@ -87,20 +91,21 @@ export class NodeExchange implements Exchange {
     return new Promise((resolve) => {
       const chunks: Uint8Array[] = [];
       let size = 0;
-      const settle = (result: ReadBody) => {
+      const settle = (result: ReadBody | Promise<ReadBody>) => {
         req.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
         resolve(result);
       };
-      const onData = (chunk: Uint8Array) => {
-        size += chunk.length;
+      const onData = (chunk: Uint8Array | string) => {
+        const bytes = bytesOf(chunk, req.readableEncoding);
+        size += bytes.length;
         if (size > maxBytes) {
           req.pause();
           settle(this.#refuseRest());
         } else {
-          chunks.push(chunk);
+          chunks.push(bytes);
         }
       };
-      const onEnd = () => settle({ text: bodyText(chunks) });
+      const onEnd = () => settle(bodyText(chunks));
       const onGone = () => settle({ gone: true });
       req.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
     });
@@ -114,8 +119,10 @@ export class NodeExchange implements Exchange {
   }
 
   whole(status: number, headers: OutgoingHttpHeaders, body = ''): void {
-    if (!this.#res.destroyed && !this.#res.headersSent) {
+    try {
       writeWhole(this.#res, status, headers, body);
+    } catch {
+      // There is an answer, or nobody to get one.
     }
   }
 
@@ -151,6 +158,7 @@ class NodeAnswer extends Answer {
 
   override open(): boolean {
     const res = this.#res;
+    checkUnanswered(res);
     res.on('close', this.#lost);
     res.on('error', this.#lost);
     res.on('drain', this.#drained);
@@ -199,8 +207,19 @@ class NodeAnswer extends Answer {
   }
 }
 
+/** Somebody else may have answered meanwhile. */
+function checkUnanswered(res: ServerResponse): void {
+  if (res.headersSent) {
+    throw new Error('The request has been answered by something else');
+  }
+}
+
 /** An answer that is known as a whole leaves in one write. */
 function writeWhole(res: ServerResponse, status: number, headers: OutgoingHttpHeaders, body: Frames): void {
+  checkUnanswered(res);
+  if (res.destroyed) {
+    return;
+  }
   if (status !== 204) {
     headers['content-length'] = Buffer.byteLength(body);
   }

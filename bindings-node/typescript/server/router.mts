@@ -5,10 +5,10 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
 import type { Adopted, Refusal } from '../native.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
-import { maxBodyBytes, namingBody } from './body.mjs';
+import { maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
-import { answer, refusalOf, refuse, report } from './refusal.mjs';
+import { answer, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import type { Sdk, Server, StockClass, StockTransport, TransportOptions } from './sdk.mjs';
 import { checkGiven, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
@@ -53,9 +53,7 @@ export function faces(
 ): Pick<RouterOf<unknown, unknown>, 'fetch' | 'node'> {
   return {
     fetch(request: Request, options?: FetchOptions): Promise<Response> {
-      const exchange = new WebExchange(request, options);
-      serve(exchange).catch((error) => exchange.fail(error));
-      return exchange.response;
+      return new WebExchange(request, options).answeredBy(serve);
     },
 
     // Where express calls this itself, `next` comes third, and what its parser has made is in the request.
@@ -115,14 +113,9 @@ export class SessionRouter<S extends Server, Context> {
     return [...this.#sessions.values()].map(({ server }) => server);
   }
 
-  /** Serves an exchange by `route`. What fails in the user's functions is answered, as the SDK does. */
-  async serve(exchange: Exchange, route = () => this.route(exchange)): Promise<void> {
-    try {
-      return await route();
-    } catch (error) {
-      const refusal = refusalOf(this.#sdk.major, 'internal', undefined, namingBody(exchange));
-      refuse(exchange, refusal, (error) => this.report(error), error);
-    }
+  /** Serves an exchange by `route`. Never rejects. */
+  serve(exchange: Exchange, route = () => this.route(exchange)): Promise<void> {
+    return guarded(exchange, this.#sdk.major, this.#onerror, route);
   }
 
   /** Answers by the session that a request names or opens. */
@@ -195,7 +188,7 @@ export class SessionRouter<S extends Server, Context> {
     } finally {
       if (transport.sessionId === undefined) {
         // It was refused, or could not be connected: nobody will ever name this session.
-        await server.close();
+        await this.#close(server);
       }
     }
   }
@@ -224,14 +217,14 @@ export class SessionRouter<S extends Server, Context> {
     } catch (error) {
       // First: others that wait for the session are told why.
       adopted.refuse('session_not_told', error instanceof Error ? error.message : String(error));
-      this.report(error);
-      await made?.close().catch((error) => this.report(error));
+      this.#failed(error);
+      await this.#close(made);
     }
   }
 
   #make(face: Face, onsessioninitialized?: TransportOptions['onsessioninitialized']): StockTransport {
     const transport = new this.#transports[face]({ ...this.#options, onsessioninitialized });
-    transport.onerror = this.#onerror;
+    transport.onerror = (error) => this.report(error);
     transport.onclose = () => {
       if (this.#sessions.get(transport.sessionId)?.transport === transport) {
         this.#sessions.delete(transport.sessionId);
@@ -252,10 +245,16 @@ export class SessionRouter<S extends Server, Context> {
     this.#closed = true;
     const servers = this.servers();
     this.#sessions.clear();
-    await Promise.all([
-      this.#unopened?.close(),
-      ...servers.map((server) => server.close().catch((error) => this.report(error))),
-    ]);
+    await Promise.all([this.#unopened, ...servers].map((server) => this.#close(server)));
+  }
+
+  /** Whatever its `close` is: it is the host's. */
+  async #close(server: Pick<Server, 'close'> | undefined): Promise<void> {
+    try {
+      await server?.close();
+    } catch (error) {
+      this.#failed(error);
+    }
   }
 
   #refuse(exchange: Exchange, fault: string, text?: string): void {
@@ -266,8 +265,12 @@ export class SessionRouter<S extends Server, Context> {
     refuse(exchange, refusal, this.#onerror);
   }
 
+  #failed(error: unknown): void {
+    reportFailure(this.#onerror, 'a session failed', error);
+  }
+
   report(error: unknown): void {
-    report(this.#onerror, error instanceof Error ? error : new Error(String(error)));
+    report(this.#onerror, error);
   }
 }
 
