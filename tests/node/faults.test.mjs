@@ -169,6 +169,19 @@ const FAULTS = {
     options: () => ({ onsessioninitialized: async () => turns() }),
     status: 200,
   },
+  // A refusal, which is the client's affair: no line of the log.
+  'something in front that answers while a body that is too large comes': {
+    of: 'initialize',
+    ways: ON_NODE,
+    before(_, req, res) {
+      req.prependListener('data', () => res.headersSent || res.end('{"error":"in front"}'));
+      req.pause();
+    },
+    options: () => ({ maxRequestBodySize: 10 }),
+    headers: { 'transfer-encoding': 'chunked' },
+    status: 200,
+    lines: 0,
+  },
 };
 
 async function rejecting(fails) {
@@ -242,7 +255,7 @@ for (const line of LINES) {
           isOn = true;
           const reply =
             fault.of === 'initialize'
-              ? await request(host.port, 'POST', HEADERS, JSON.stringify(initialize))
+              ? await request(host.port, 'POST', { ...HEADERS, ...fault.headers }, JSON.stringify(initialize))
               : await (fault.of === 'call' ? peer.script('return x') : peer.delete());
           const body = await reply.body();
           assert.equal(reply.status, fault.status, body);
@@ -254,7 +267,7 @@ for (const line of LINES) {
           await turns();
           assert.deepEqual(uncaught.splice(0), []);
           assert.equal(errors.length, 1, errors.map((error) => error.message).join());
-          assert.equal(logged.slice(lines).filter((text) => text.startsWith('error ')).length, 1);
+          assert.equal(logged.slice(lines).filter((text) => text.startsWith('error ')).length, fault.lines ?? 1);
           if (fault.of !== 'call') {
             assert.equal(packages[line].stats().sessions, before);
           }

@@ -115,14 +115,14 @@ export abstract class Answer implements OpenAnswer, Waiter {
       }
       if (data) {
         this.#begin(head);
-        this.#full = !this.write(data);
-        if (this.#full && this.#connection !== undefined) {
+        this.#full = this.#unlessGone(() => this.write(data)) === false;
+        if (this.#full) {
           this.#expectReader();
         }
       } else {
         if (this.#headFirst && !this.#started && head !== 0) {
           this.#begin(head);
-          this.flush();
+          this.#unlessGone(() => this.flush());
         }
         if (isFirst && this.#session.runtime.answersElsewhere) {
           // A wake-up that came from elsewhere before there was anybody to wait for it.
@@ -148,6 +148,16 @@ export abstract class Answer implements OpenAnswer, Waiter {
     return true;
   }
 
+  /** A write that throws says that the peer is gone: not everything that a host answers with has a socket that says so. */
+  #unlessGone<Written>(write: () => Written): Written | undefined {
+    try {
+      return write();
+    } catch {
+      this.lost();
+      return undefined;
+    }
+  }
+
   #begin(head: number): void {
     if (!this.#started) {
       this.head(head & STATUS, this.headers(head));
@@ -158,7 +168,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
   #finish(head: number, data: Frames | undefined): void {
     this.#release();
     if (this.#started) {
-      this.end(data);
+      this.#unlessGone(() => this.end(data));
     } else {
       this.whole(head & STATUS, this.headers(head), data);
       if (data && head & IS_REFUSAL) {

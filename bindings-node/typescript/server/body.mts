@@ -68,7 +68,7 @@ export function bytesOf(chunk: Uint8Array | string, encoding?: BufferEncoding | 
 }
 
 /** Text, or the bytes where they are none: the engine says so. */
-export async function bodyText(chunks: Uint8Array[]): Promise<{ text: Body }> {
+export function bodyText(chunks: Uint8Array[]): Body {
   const bytes = chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
-  return { text: isUtf8(bytes) ? Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString() : bytes };
+  return isUtf8(bytes) ? Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString() : bytes;
 }

@@ -15,6 +15,8 @@ export class NodeExchange implements Exchange {
   readonly face = 'node';
   #req: Incoming;
   #res: ServerResponse;
+  /** Some of the body is left on the connection. */
+  #isUnread = false;
   parsedBody: unknown;
   text: Body | undefined;
   requester: Requester | undefined;
@@ -88,11 +90,13 @@ export class NodeExchange implements Exchange {
       // The peer left before anybody listened: there is no event left that would say so.
       return { gone: true };
     }
-    return new Promise((resolve) => {
+    return new Promise((resolve, reject) => {
       const chunks: Uint8Array[] = [];
       let size = 0;
-      const settle = (result: ReadBody | Promise<ReadBody>) => {
-        req.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
+      const settle = (result: ReadBody) => {
+        for (const [event, listener] of Object.entries(listeners)) {
+          req.off(event, listener);
+        }
         resolve(result);
       };
       const onData = (chunk: Uint8Array | string) => {
@@ -105,29 +109,39 @@ export class NodeExchange implements Exchange {
           chunks.push(bytes);
         }
       };
-      const onEnd = () => settle(bodyText(chunks));
+      const onEnd = () => {
+        try {
+          settle({ text: bodyText(chunks) });
+        } catch (error) {
+          reject(error);
+        }
+      };
       const onGone = () => settle({ gone: true });
-      req.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
+      const listeners = { end: onEnd, close: onGone, error: onGone, data: onData };
+      for (const [event, listener] of Object.entries(listeners)) {
+        req.on(event, listener);
+      }
+      // What waits for its user pauses requests.
+      req.resume();
     });
   }
 
   #refuseRest(): ReadBody {
-    if (this.#req.httpVersionMajor < 2) {
-      this.#res.setHeader('connection', 'close');
-    }
+    this.#isUnread = true;
     return { tooLarge: true };
   }
 
   whole(status: number, headers: OutgoingHttpHeaders, body = ''): void {
     try {
-      writeWhole(this.#res, status, headers, body);
+      const closes = this.#isUnread && this.#req.httpVersionMajor < 2;
+      writeWhole(this.#res, status, { ...headers, ...(closes && { connection: 'close' }) }, body);
     } catch {
       // There is an answer, or nobody to get one.
     }
   }
 
   stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer {
-    const answer = new NodeAnswer(connection, context, headFirst, this.#res);
+    const answer = new NodeAnswer(connection, context, headFirst, this.#req, this.#res);
     answer.start();
     return answer;
   }
@@ -149,10 +163,18 @@ export class NodeExchange implements Exchange {
 }
 
 class NodeAnswer extends Answer {
+  #isHttp1: boolean;
   #res: ServerResponse;
 
-  constructor(connection: Connection, context: AnswerContext, headFirst: boolean, res: ServerResponse) {
+  constructor(
+    connection: Connection,
+    context: AnswerContext,
+    headFirst: boolean,
+    { httpVersionMajor }: IncomingMessage,
+    res: ServerResponse,
+  ) {
     super(connection, context, headFirst);
+    this.#isHttp1 = !(httpVersionMajor >= 2);
     this.#res = res;
   }
 
@@ -170,11 +192,21 @@ class NodeAnswer extends Answer {
   }
 
   override flush(): void {
-    this.#res.flushHeaders();
+    this.#res.flushHeaders?.();
   }
 
   override write(data: Frames): boolean {
-    return this.#res.write(data);
+    const res: Partial<ServerResponse> & Pick<ServerResponse, 'write'> = this.#res;
+    if (res.socket) {
+      return res.write(data);
+    }
+    // What has no socket may write later, where nothing could catch that its peer is gone: now. Some say nothing of their readers.
+    res.cork?.();
+    try {
+      return res.write(data) !== false;
+    } finally {
+      res.uncork?.();
+    }
   }
 
   override end(data: Frames | undefined): void {
@@ -200,7 +232,7 @@ class NodeAnswer extends Answer {
 
   override headers(head: number): Record<string, string> {
     const headers = super.headers(head);
-    if (headers['content-type'] === 'text/event-stream' && this.#res.req.httpVersionMajor < 2) {
+    if (headers['content-type'] === 'text/event-stream' && this.#isHttp1) {
       headers.connection = 'keep-alive';
     }
     return headers;
@@ -224,5 +256,9 @@ function writeWhole(res: ServerResponse, status: number, headers: OutgoingHttpHe
     headers['content-length'] = Buffer.byteLength(body);
   }
   res.writeHead(status, headers);
-  res.end(body);
+  try {
+    res.end(body);
+  } catch {
+    // The peer is gone.
+  }
 }

@@ -91,7 +91,7 @@ export class WebExchange implements Exchange {
       for (;;) {
         const { done, value } = await reader.read();
         if (done) {
-          return await bodyText(chunks);
+          return { text: bodyText(chunks) };
         }
         const bytes = bytesOf(value);
         size += bytes.length;
