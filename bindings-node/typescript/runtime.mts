@@ -6,6 +6,8 @@ import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 import { invalid, ours } from './errors.mjs';
 import { callHost, describe } from './host.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
+import { ENGINE_OPTIONS, STORE_OPTIONS } from './option-names.mjs';
+import { checkNames } from './options.mjs';
 import { checkedPaces, type PaceOptions } from './pace.mjs';
 import { checkPrincipal, type Principal } from './server/requester.mjs';
 import type { Seam } from './server/seam.mjs';
@@ -151,6 +153,7 @@ interface State {
   leaves: boolean;
 }
 
+const OPTIONS = [...ENGINE_OPTIONS, ...STORE_OPTIONS];
 /** The store in this process, and bounded. */
 export const MEMORY = 'memory:';
 /** When an engine that failed at a tick is ticked again. */
@@ -266,6 +269,7 @@ export class Runtime {
     options: RuntimeOptions = {},
     { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
   ) {
+    checkNames(options, OPTIONS, isOfEventStore ? 'an EventStore' : 'configure()');
     const {
       store = MEMORY,
       principal,
@@ -515,7 +519,9 @@ export interface DrainOptions {
  *
  * Resolves to whether nothing is left: no connection, and no call that another process could show the end of.
  */
-export async function drain({ retryMs, spreadMs, withinMs }: DrainOptions = {}): Promise<boolean> {
+export async function drain(options: DrainOptions = {}): Promise<boolean> {
+  checkNames(options, ['retryMs', 'spreadMs', 'withinMs'], 'drain()');
+  const { retryMs, spreadMs, withinMs } = options;
   const pauses = [checkMs('retryMs', retryMs), checkMs('spreadMs', spreadMs)] as const;
   const chosenMs = checkMs('withinMs', withinMs);
   const draining = [...living()];

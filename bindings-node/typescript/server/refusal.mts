@@ -25,13 +25,10 @@ export function reportFailure(onerror: OnError, what: string, error: unknown): v
 }
 
 /** Tells of a refusal, in words of its own or by the `error` behind it, and answers with it. */
-export function refuse(
-  exchange: Exchange,
-  refusal: Refusal,
-  onerror: OnError,
-  error: unknown = new Error(refusal.message),
-): void {
-  report(onerror, error);
+export function refuse(exchange: Exchange, refusal: Refusal, onerror: OnError, error?: unknown): void {
+  if (onerror !== undefined) {
+    report(onerror, error ?? new Error(refusal.message));
+  }
   answer(exchange, refusal);
 }
 
@@ -41,7 +38,8 @@ export function fail(exchange: Exchange, refusal: Refusal, onerror: OnError, wha
   answer(exchange, refusal);
 }
 
-function answer(exchange: Exchange, { status, allow, body, retryAfterS }: Refusal): void {
+/** Answers with a refusal that concerns its client alone. */
+export function answer(exchange: Exchange, { status, allow, body, retryAfterS }: Refusal): void {
   const more = { ...(allow && { allow }), ...(retryAfterS && { 'retry-after': String(retryAfterS) }) };
   exchange.whole(status, { 'content-type': 'application/json', ...more }, body);
 }

@@ -6,13 +6,13 @@ import { invalid } from '../errors.mjs';
 import type { Adopted, Refusal } from '../native.mjs';
 import { notePinned, type Pinned, runtimeOf } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
-import { checkServed } from '../store/open.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
 import { maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
-import { guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
+import { answer, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import type { Sdk, Server, StockClass, StockTransport, TransportOptions } from './sdk.mjs';
+import { checkGiven, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { type Served, StoredSessions } from './stored-sessions.mjs';
 import { resumableExchange } from './transport.mjs';
@@ -26,7 +26,7 @@ export interface RouterOf<S, AuthInfo> {
   fetch(request: Request, options?: { authInfo?: AuthInfo; parsedBody?: unknown }): Promise<Response>;
   /** The servers of the sessions that are open here. */
   servers(): S[];
-  /** Ends the sessions that are open here; after `drain()` their clients go on at another process. */
+  /** Closes the sessions that are open here. A store that outlives the process keeps them for other processes. */
   close(): Promise<void>;
 }
 
@@ -93,7 +93,6 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     if (onAdopted !== undefined && typeof onAdopted !== 'function') {
       invalid('onAdopted must be a function');
     }
-    checkServed(options);
     this.#sdk = sdk;
     this.#makeServer = makeServer;
     this.#options = { ...options, sessionIdGenerator };
@@ -157,7 +156,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
       }
       served = await this.#stored.serve(exchange);
     } while (served === 'here' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
-    return served === 'served' ? undefined : this.#refuse(exchange, 'session_unknown');
+    return served === 'served' ? undefined : answer(exchange, refusalOf(this.#sdk.major, 'session_unknown'));
   }
 
   /** Reads the body into the exchange, unless it is there. False when that was the answer. */
@@ -229,7 +228,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
       await server.connect(transport);
       await transport.handleRequest(new Adoption(sessionId, adopted, exchange, onReady));
     } catch (error) {
-      // First, as closing its server would end the session for all processes.
+      // First: others that wait for the session are told why.
       adopted.refuse('session_not_told', error instanceof Error ? error.message : String(error));
       this.#failed(error);
       await this.#close(made);
@@ -292,11 +291,12 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
 export function sessionRouter<Context>(sdk: Sdk<Context>, transports: Record<Face, StockClass>) {
   return function createSessionRouter<S extends Server>(
     makeServer: MakeServer<S, Context>,
-    options?: RouterOptions<S>,
+    options: RouterOptions<S> = {},
   ): RouterOf<S, unknown> {
     if (typeof makeServer !== 'function') {
       invalid('createSessionRouter() takes a function that makes the server of a session');
     }
+    checkGiven(options, optionsOf(sdk.WebStock), 'createSessionRouter()', 'onAdopted', 'onerror');
     const router = new SessionRouter(sdk, makeServer, options, transports);
     return {
       ...faces((exchange) => router.serve(exchange)),

@@ -4,6 +4,7 @@ import { setImmediate } from 'node:timers';
 import { ours, TailropeError } from '../errors.mjs';
 import { callHost } from '../host.mjs';
 import { type Admission, Engine, type Posted, Refusal, type Session } from '../native.mjs';
+import { checkNames } from '../options.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { UserStore } from '../store/user-store.mjs';
@@ -490,7 +491,7 @@ export class SessionServer {
       await this.#options.onsessionclosed?.(sessionId);
       answer?.();
     } finally {
-      // Closing alone leaves it to other processes, in a drain.
+      // Closing alone leaves it to other processes.
       session.delete();
       await this.#close();
     }
@@ -579,8 +580,9 @@ export class SessionServer {
     return this.#closing;
   }
 
-  /** Closes the transport, which may be a subclass of the host's, and calls its `onclose`. */
+  /** Ends the session, and closes the transport, which may be a subclass of the host's and calls its `onclose`. */
   async #closeTransport(): Promise<void> {
+    this.#opened?.session.end();
     try {
       await this.#transport.close();
     } catch (error) {
@@ -596,7 +598,8 @@ export class SessionServer {
     }
     this.#closed = true;
     this.#replayed?.resolve(undefined);
-    this.#opened?.session.end();
+    // The program may close it because the process ends: what outlives that keeps the session.
+    this.#opened?.session.release();
     for (const answer of [...(this.#opened?.answers.open ?? [])]) {
       answer.finish();
     }
@@ -624,8 +627,9 @@ export class SessionServer {
   }
 }
 
-function pausesOf(options: CloseOptions | undefined) {
-  return [checkMs('retryMs', options?.retryMs), checkMs('holdMs', options?.holdMs)] as const;
+function pausesOf(options: CloseOptions = {}) {
+  checkNames(options, ['retryMs', 'holdMs'], 'a close');
+  return [checkMs('retryMs', options.retryMs), checkMs('holdMs', options.holdMs)] as const;
 }
 
 /** A response as JSON. One that cannot be written is replaced by an error, or its request would never end. */

@@ -2,7 +2,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { setImmediate } from 'node:timers';
 import { callHost } from '../host.mjs';
-import { checkServed } from '../store/open.mjs';
 import { Adoption } from './adoption.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange, FetchOptions } from './exchange.mjs';
@@ -19,6 +18,7 @@ import type {
   TransportOptions,
   WebSdk,
 } from './sdk.mjs';
+import { checkGiven, only, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { SessionServer } from './session-server.mjs';
 import type { OwnOptions } from './transport-options.mjs';
@@ -67,8 +67,8 @@ function resumable<Args extends unknown[]>(
     #stock: HandleRequest;
 
     constructor(options: TransportOptions = {}) {
-      super(options);
-      checkServed(options);
+      checkGiven(options, optionsOf(Stock), 'a transport');
+      super(only(options, optionsOf(Stock)));
       this.#stock = stockHandler(this, (...args) => super.handleRequest(...args), options);
       if (options.sessionIdGenerator !== undefined && !isStock(sdk)) {
         this.#sessions = new SessionServer(this, sdk, options, options.sessionIdGenerator);
