@@ -178,7 +178,7 @@ class Server:
         command += ["--port", str(port)] if port else []
         env = {**os.environ, **env}
         is_whole = transport != "stock" and "TAILROPE_TEST_DRIFT" not in env
-        if kind.name in SERVERS and kind.language == "python" and is_whole:
+        if kind.language == "python" and is_whole:
             self.process = spawner(kind).start(command[3:], env, self.stderr)
         else:
             # A stock server is one that never heard of us, so it does not come from a process that imported us.

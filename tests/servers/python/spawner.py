@@ -39,6 +39,8 @@ LIBRARY = {
     "mcp1": ("mcp.server.fastmcp",),
     "mcp2": ("mcp.server.mcpserver",),
     "fastmcp3": ("fastmcp.server.http", "fastmcp.server.server"),
+    "lowlevel": ("mcp.server.lowlevel",),
+    "byhand": ("mcp.server.lowlevel",),
     "fastmcp4": ("fastmcp.server.http", "fastmcp.server.server"),
 }
 
