@@ -5,7 +5,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Tells the time that is handed to the pure parts.
+/// Tells the time that is handed to the pure parts. It is asked while the lock of a session is held: it must not wait, nor
+/// call the session or its engine.
 pub trait Clock: Send + Sync {
     /// Milliseconds since some start; never goes back.
     fn now(&self) -> Ms;
@@ -44,7 +45,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// Randomness for the names of streams, and to spread times.
+/// Randomness for the names of streams, and to spread times. It is asked while the lock of a session is held: it must not
+/// wait for long, nor call the session or its engine.
 pub trait RandomSource: Send + Sync {
     /// Fills a block. Only tests bring a source of their own: anybody who can guess these bytes can guess event ids.
     fn fill(&self, block: &mut [u8]);

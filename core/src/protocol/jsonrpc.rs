@@ -188,7 +188,7 @@ pub fn read_leniently(body: &[u8]) -> Vec<Envelope> {
     }
 }
 
-pub(super) const CANCELLED: &str = "notifications/cancelled";
+pub(crate) const CANCELLED: &str = "notifications/cancelled";
 const SUBSCRIBE: &str = "resources/subscribe";
 const UNSUBSCRIBE: &str = "resources/unsubscribe";
 const JSON_BLANK: [char; 4] = [' ', '\t', '\r', '\n'];

@@ -217,11 +217,6 @@ impl Session {
         self.in_flight.len()
     }
 
-    /// Whether a handler works for the session: on a request, or it waits for the client's answer to one of its own.
-    pub fn is_busy(&self) -> bool {
-        !self.in_flight.is_empty() || !self.questions.is_empty()
-    }
-
     /// The streams that have a machine.
     pub fn streams(&self) -> impl Iterator<Item = (&StreamNonce, &Stream)> {
         self.streams.iter().map(|(nonce, stream)| (nonce, &**stream))

@@ -66,7 +66,8 @@ impl Session {
     }
 
     /// Publishes a message on the stream that [`route`](Self::route) found. Returns where a question is logged that is
-    /// not waited for any more, because too many are: it may be trimmed like any other event.
+    /// not waited for any more, because too many are, or because this message cancels it: it may be trimmed like any other
+    /// event.
     ///
     /// # Errors
     /// [`Refused`] as from the stream's machine.
@@ -107,11 +108,12 @@ impl Session {
             stream.requests.answer(id, token);
             self.in_flight.remove(id);
         }
+        let cancelled = self.cancelled_question(kind, &payload);
         self.handle(now, nonce, Input::Publish(NewEvent { kind: event_kind, payload, token }), out)?;
         if event_kind == EventKind::Answer {
             self.end_failed(now, nonce, out);
         }
-        let mut forgotten = None;
+        let mut forgotten = cancelled.and_then(|question| self.settle_question(&question));
         if let (EventKind::Question, Some(id)) = (event_kind, id) {
             if self.questions.len() >= MAX_QUESTIONS {
                 forgotten = self.forget_question();
@@ -119,6 +121,15 @@ impl Session {
             self.questions.insert(id.clone(), Question { nonce, position, token });
         }
         Ok(forgotten)
+    }
+
+    /// The question that a message of the server cancels.
+    fn cancelled_question(&self, kind: OutgoingKind, payload: &[u8]) -> Option<RequestId> {
+        let may_cancel = kind == OutgoingKind::Notification
+            && !self.questions.is_empty()
+            && memchr::memmem::find(payload, jsonrpc::CANCELLED.as_bytes()).is_some();
+        let messages = if may_cancel { jsonrpc::read_leniently(payload) } else { Vec::new() };
+        messages.into_iter().find_map(|message| message.fields.cancelled_request)
     }
 
     /// Forgets the oldest question without an answer.

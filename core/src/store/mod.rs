@@ -233,7 +233,8 @@ pub struct ReadLimit {
 /// 8. [`drop_session`](Self::drop_session) frees everything that the session held (I11). Only a [`hold`](Self::hold)
 ///    creates it again. If the session has had several owners, no hold does so for
 ///    [`max_age_ms`](Limits::max_age_ms): an earlier owner may have stood still, and must not bring it back.
-/// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock.
+/// 9. No method blocks on another stream's operation; none calls the ticket while it holds a lock. The engine calls the
+///    methods while it holds the lock of a session: none may call the session or its engine.
 /// 10. An operation that was [abandoned](Self::abandon), or got no answer in the store's own time
 ///     ([`StoreError::TimedOut`]), is asked again unchanged, until it has an answer. So a store says that an append,
 ///     or an attach that brings a message, has [`Failed`](StoreError::Failed) only if nothing of it was stored. A

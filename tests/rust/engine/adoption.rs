@@ -14,7 +14,7 @@ use tailrope_core::stream::{CloseReason, Drain};
 
 use crate::engine::relay_faults::{LOST_MS, fleet, not_begun, only_event};
 use crate::kit::adopting::{admit, begin, go_on, initialize, offer, post, replay, take, welcome};
-use crate::kit::common::{Bench, NEW, OLD, broadcast, call, id, listen, notify, read_now, respond, resume};
+use crate::kit::common::{Bench, NEW, OLD, ask, broadcast, call, id, listen, notify, read_now, respond, resume};
 use crate::kit::fleet::{Fleet, nobody};
 use crate::kit::processes::events;
 use crate::kit::relaying::{
@@ -279,6 +279,24 @@ fn o17_a_drain_leaves_a_session_to_others_when_nothing_runs_in_it() {
         pass(&fleet, 250);
         assert_eq!(events(&read(&fleet, &connection)), [json!({"event": 1, "is": {"result": 3}})]);
     }
+}
+
+#[test]
+fn o17_a_question_that_no_call_waits_for_keeps_no_session_in_a_drain() {
+    let fleet = fleet(1);
+    let (here, session) = (&fleet.benches[0].engine, begin(&fleet, NEW));
+    let running = call(&session, 1);
+    ask(&session, 1, "of the call").unwrap();
+    let question = br#"{"jsonrpc":"2.0","id":0,"method":"roots/list"}"#;
+    session.send(OutgoingMessage::request(&id(0), None, question)).unwrap();
+    here.drain(Drain::after(100));
+    read(&fleet, &running);
+    drop(running);
+    pass(&fleet, 250);
+    assert_eq!((session.has_ended(), here.drained(None)), (false, None), "the call waits for an answer");
+    respond(&session, 1).unwrap();
+    pass(&fleet, 250);
+    assert_eq!((session.has_ended(), here.drained(None)), (true, Some(true)));
 }
 
 /// Its host may end the process as soon as it is told that nothing is left to do.

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::json;
-use tailrope_core::engine::{Adopted, Connection, SessionHandle};
+use tailrope_core::engine::{Adopted, Connection, OfferWake, SessionHandle, Wake};
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::Dialect;
 
 use super::relay_faults::{LOST_MS, fleet, only_event};
-use crate::kit::adopting::{Adopter, begin_as, offer_as, take};
+use crate::kit::adopting::{Adopter, begin, begin_as, offer_as, take};
 use crate::kit::common::{NEW, call, notify, read_now, respond, resume};
+use crate::kit::eventually::PATIENCE;
 use crate::kit::fleet::Fleet;
-use crate::kit::relaying::{find_named, pass, read, relay, serve, tool_call};
+use crate::kit::relaying::{find, find_named, pass, read, relay, serve, tool_call};
 
 /// Server objects that a process builds at once.
 const AT_ONCE: usize = 32;
@@ -150,4 +151,36 @@ fn o15_what_a_lost_owner_ran_is_not_ended_all_at_once() {
     // An eighth is expected in one look of the process; half would be no chance.
     assert!(most <= 50, "O15: {most} of 100 in one moment");
     drop(readers);
+}
+
+/// Looks at the session when it is woken, and when it goes.
+struct Curious(SessionHandle);
+
+impl Wake for Curious {
+    fn wake(&self, _key: u64) {
+        assert!(!self.0.has_posted());
+    }
+}
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        self.wake(0);
+    }
+}
+
+#[test]
+fn a_hosts_code_that_runs_when_a_wake_goes_may_use_the_session() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let fleet = fleet(2);
+        let session = begin(&fleet, NEW);
+        let view = find(&fleet, 1);
+        for _ in 0..2 {
+            let (wake, _) = OfferWake::new(Arc::new(Curious(view.clone())), 1);
+            view.offer_adoption(Arc::new(wake), 1);
+        }
+        drop(session.listen(Arc::new(Curious(session.clone())), 1).unwrap());
+        done.send(()).unwrap();
+    });
+    assert_eq!(is_done.recv_timeout(PATIENCE), Ok(()), "it waits for itself");
 }

@@ -334,6 +334,26 @@ fn a_question_is_kept_until_it_is_answered() {
 }
 
 #[test]
+fn i11_a_question_that_its_server_cancels_is_kept_no_longer() {
+    let limits = Limits { max_events_per_stream: 3, ..Limits::default() };
+    let bench = Bench::new(Options { limits, ..Options::default() });
+    let session = bench.session("s", NEW);
+    let cursor = bench.read(&call(&session, 1)).last_id();
+    for question in ["cancelled", "open"] {
+        ask(&session, 1, question).unwrap();
+    }
+    let payload =
+        br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"cancelled","reason":"late"}}"#;
+    session.send(OutgoingMessage::notification(Some(&id(1)), payload)).unwrap();
+    for name in ["a", "b", "c"] {
+        notify(&session, 1, name).unwrap();
+    }
+    let frames = bench.read(&resume(&session, &cursor)).frames();
+    let questions = frames.iter().filter(|frame| frame.get("is") == Some(&json!("roots/list"))).count();
+    assert_eq!(questions, 1, "{frames:?}");
+}
+
+#[test]
 fn f_92_a_question_is_on_the_stream_of_its_call_and_needs_no_listener() {
     let bench = Bench::new(Options::default());
     let session = bench.session("s", NEW);

@@ -64,6 +64,7 @@ impl Change<'_> {
     pub(crate) fn disconnect(&mut self, id: ConnectionId, more: bool) {
         self.enter(id, Phase::Ended(CloseReason::Complete));
         let Some(conn) = self.state.conns.remove(&id) else { return };
+        self.effects.released.push(conn.wake);
         if let Some(ticket) = &conn.attaching {
             self.call_off_attach(ticket);
         }

@@ -5,7 +5,7 @@ use crate::exchange::AnswerHead;
 use crate::stream::CloseReason;
 use crate::sync::Arc;
 
-/// Wakes a waiter in the host's own way. Called without any lock held, from any thread.
+/// Wakes a waiter in the host's own way. Called, and dropped, without any lock held, from any thread.
 pub trait Wake: Send + Sync {
     /// The thing with this key has something to do.
     fn wake(&self, key: u64);

@@ -147,7 +147,7 @@ impl SessionHandle {
         if self.cell.is_elsewhere() {
             self.cell.change_or((), |change| {
                 let Adoption { host, held, .. } = &mut change.state.adoption;
-                *host = Some((wake, key));
+                change.effects.released.extend(host.replace((wake, key)).map(|(wake, _)| wake));
                 change.effects.tells_adopter = held.as_ref().is_some_and(|held| held.record.is_some());
             });
         }
@@ -323,7 +323,8 @@ impl Change<'_> {
     /// The view goes. A session that its host has not taken is [released](Cell::renounce) with it.
     pub(crate) fn end_adoption(&mut self) {
         self.cell.renounce(self.state);
-        self.state.adoption = Adoption::default();
+        let over = std::mem::take(&mut self.state.adoption);
+        self.effects.released.extend(over.host.map(|(wake, _)| wake));
     }
 
     fn take_held(&mut self) -> Option<(Held, Option<Principal>)> {

@@ -50,6 +50,8 @@ pub(crate) struct Effects {
     pub(crate) ends: bool,
     /// The session is left to other processes.
     pub(crate) hands_over: bool,
+    /// Wakes that are not needed any more. A host's code may run where the last one is dropped.
+    pub(crate) released: SmallVec<[Arc<dyn Wake>; 1]>,
     /// What is to be logged.
     pub(crate) lines: Vec<Line>,
 }
@@ -70,7 +72,7 @@ impl Cell {
         let value = make(&mut change);
         change.complete();
         let wakes = change.wakes();
-        let Effects { lines, tells_owner, builds_next, ends, hands_over, written, read, .. } = change.effects;
+        let Effects { lines, tells_owner, builds_next, ends, hands_over, written, read, released, .. } = change.effects;
         let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
         let is_written = was_writing && state.writing.is_empty();
         let is_decided = was_pending && !state.adoption.is_pending();
@@ -100,6 +102,7 @@ impl Cell {
             self.shared.build_next();
         }
         wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
+        drop(released);
         lines.into_iter().for_each(|line| line());
         value
     }

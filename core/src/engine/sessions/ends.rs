@@ -198,7 +198,7 @@ impl Change<'_> {
         let State { session, conns, writing, inbox, ends_at_rest, .. } = &*self.state;
         let hands_over = session.is_draining() && self.cell.is_for_others(self.state);
         let is_at_rest = (*ends_at_rest || hands_over)
-            && !session.is_busy()
+            && session.in_flight() == 0
             && conns.is_empty()
             && writing.is_empty()
             && !inbox.is_in_use()

@@ -15,7 +15,6 @@ use crate::engine::sessions::cell::{Cell, SESSION};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::engine::sessions::{Posted, SessionHandle};
-use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::{Admission, Relayed, RelayedMethod};
 use crate::protocol::{Envelope, NotRelayed, Refusal, RequestId, StreamNonce};
@@ -48,7 +47,7 @@ impl SessionHandle {
 
     /// Whether [`take_posted`](Self::take_posted) has anything. The `wake` of the session is told when there is.
     pub fn has_posted(&self) -> bool {
-        !lock(&self.cell.state).inbox.waiting.is_empty()
+        self.cell.look_or(false, |state| !state.inbox.waiting.is_empty())
     }
 
     /// What other processes relayed to the session, in the order in which it came.

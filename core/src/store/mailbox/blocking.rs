@@ -1,13 +1,15 @@
 //! Threads for a backend that waits while it reaches its logs.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::ask::{Fault, Op};
+use super::ask::{Fault, Kind, Op};
 use super::queued::{Backend, Queued};
 use super::{Mailbox, Take, Turn};
 use crate::store::threads::Threads;
 use crate::store::{Limits, Outcome};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, thread};
 
 /// How long what is left may take when the store is closed.
@@ -23,12 +25,21 @@ pub trait BlockingBackend: Backend + 'static {
     /// What an operation has to do is written at the method of [`EventStore`](crate::store::EventStore) that it is named
     /// after. Calls come from several threads, but never two at a time for one session. They tell
     /// no time: take that of a clock which all processes of the store share. The backend keeps the bounds of [`Limits`],
-    /// except `max_event_bytes`: larger events do not come. A call that panics ends its thread, and its batch has no
-    /// answer.
+    /// except `max_event_bytes`: larger events do not come. A call that panics has done nothing, like one that fails with
+    /// [`Kind::OfOne`].
     ///
     /// # Errors
     /// [`Fault`] when nothing was done, or it is not known whether anything was.
     fn run(&self, batch: &[Op]) -> Result<Vec<Option<Outcome>>, Fault>;
+}
+
+/// What a panic means for its batch. The first one of a store is logged: those who wait tell of the others.
+fn panicked(is_told: &AtomicBool) -> Fault {
+    if !is_told.swap(true, Ordering::Relaxed) {
+        tracing::error!(target: "tailrope",
+            "the code of the event store panicked; what it was doing fails, and further panics are not logged");
+    }
+    Fault { what: "the code of the event store panicked".to_owned(), kind: Kind::OfOne, was_sent: false }
 }
 
 impl<B: BlockingBackend> Queued<Arc<B>> {
@@ -41,11 +52,13 @@ impl<B: BlockingBackend> Queued<Arc<B>> {
     pub fn start(backend: Arc<B>, limits: &Limits, threads: usize, timeout_ms: u64) -> io::Result<Self> {
         const TAKE: Take = Take { changes: true, questions: true, sessions: 1, operations: 64, bytes: 1 << 20 };
         let mailbox = Arc::new(Mailbox::new(Duration::from_millis(timeout_ms), CLOSING));
+        let is_told = Arc::new(AtomicBool::new(false));
         let start = |_| {
-            let (mailbox, backend) = (Arc::clone(&mailbox), Arc::clone(&backend));
+            let (mailbox, backend, is_told) = (Arc::clone(&mailbox), Arc::clone(&backend), Arc::clone(&is_told));
             let run = move || {
                 while let Turn::Batch(batch) = mailbox.next_until(&TAKE, None) {
-                    match backend.run(&batch) {
+                    let outcomes = catch_unwind(AssertUnwindSafe(|| backend.run(&batch)));
+                    match outcomes.unwrap_or_else(|_| Err(panicked(&is_told))) {
                         Ok(outcomes) => mailbox.done(batch, outcomes),
                         Err(fault) => mailbox.failed(batch, &fault),
                     }

@@ -27,14 +27,22 @@ pub(super) type Over = (Op, StoreError);
 #[derive(Default)]
 struct Lane {
     waiting: Line<Op>,
-    /// A batch with operations of it is under way.
-    is_busy: bool,
+    /// When the first of its operations that are under way was asked.
+    under_way: Option<Instant>,
     /// How often in a row it failed for a reason that passes.
     failures: usize,
     /// Why it failed the last time.
     why: String,
     /// Operations that are under way, and are not to be tried again.
     called_off: HashMap<Name, Ticket>,
+}
+
+impl Lane {
+    /// Whether anything is to be done that was asked by then.
+    fn has_asked(&mut self, by: Instant) -> bool {
+        let waiting = self.waiting.front().map(|op| op.since);
+        self.under_way.into_iter().chain(waiting).any(|since| since <= by)
+    }
 }
 
 /// See the module.
@@ -83,13 +91,17 @@ impl Mail {
             self.behind_all.push_back(op);
             return Ok(());
         }
+        self.add(op);
+        Ok(())
+    }
+
+    fn add(&mut self, op: Op) {
         let is_new = !self.lanes.contains_key(&op.session);
         let (session, name) = (Arc::clone(&op.session), op.name());
         self.lanes.entry(Arc::clone(&session)).or_default().waiting.push(op, name);
         if is_new {
             self.make_ready(&session);
         }
-        Ok(())
     }
 
     fn has_room(&self, op: &Op) -> Result<(), StoreError> {
@@ -113,7 +125,6 @@ impl Mail {
             self.ready[usize::from(first.ask.is_question())].push_back(Arc::clone(session));
         } else {
             self.lanes.remove(session);
-            self.call_last();
         }
     }
 
@@ -122,18 +133,14 @@ impl Mail {
         self.ready[queue].len()
     }
 
-    /// What is behind everything has its turn when nothing else waits.
+    /// What is behind everything has its turn when nothing waits that was asked before it.
     fn call_last(&mut self) {
-        if !self.lanes.is_empty() || self.behind_all.is_empty() {
-            return;
+        while let Some(asked) = self.behind_all.front().map(|op| op.since)
+            && !self.lanes.iter_mut().any(|(session, lane)| !session.is_empty() && lane.has_asked(asked))
+            && let Some(op) = self.behind_all.pop_front()
+        {
+            self.add(op);
         }
-        let (session, mut lane) = (Arc::<str>::from(""), Lane::default());
-        for op in std::mem::take(&mut self.behind_all) {
-            let name = op.name();
-            lane.waiting.push(op, name);
-        }
-        self.lanes.insert(Arc::clone(&session), lane);
-        self.make_ready(&session);
     }
 
     /// Takes an operation back that is not under way; one that is, is not tried again.
@@ -141,7 +148,7 @@ impl Mail {
         let Some(lane) = self.lanes.get_mut(session) else { return };
         if let Some(op) = lane.waiting.call_off(ticket.name()) {
             self.leave(&op);
-        } else if lane.is_busy {
+        } else if lane.under_way.is_some() {
             lane.called_off.insert(ticket.name(), ticket.clone());
         }
     }
@@ -162,13 +169,14 @@ impl Mail {
     /// The next batch, in which a session's operations are in order and behind each other; and what waited for too
     /// long.
     pub(super) fn take(&mut self, now: Instant, take: &Take, over: &mut Vec<Over>) -> Vec<Op> {
+        self.call_last();
         let wants = [take.changes, take.questions];
         let (mut batch, mut sessions, mut bytes) = (Vec::<Op>::new(), 0, 0);
         while sessions < take.sessions && batch.len() < take.operations && bytes < take.bytes {
             let Some(queue) = (0..2).find(|queue| wants[*queue] && !self.ready[*queue].is_empty()) else { break };
             let Some(session) = self.ready[queue].pop_front() else { break };
             let Some(lane) = self.lanes.get_mut(&session) else { continue };
-            let before = batch.len();
+            lane.under_way = None;
             while batch.len() < take.operations && bytes < take.bytes {
                 let Some(op) = lane.waiting.front() else { break };
                 let (is_wanted, is_alone) = (wants[usize::from(op.ask.is_question())], op.is_alone);
@@ -182,10 +190,10 @@ impl Mail {
                     continue;
                 }
                 bytes += op.ask.bytes();
+                lane.under_way.get_or_insert(op.since);
                 batch.push(op);
             }
-            lane.is_busy = batch.len() > before;
-            if lane.is_busy {
+            if lane.under_way.is_some() {
                 sessions += 1;
                 continue;
             }
@@ -210,7 +218,7 @@ impl Mail {
         for session in sessions(batch) {
             let Some(lane) = self.lanes.get_mut(&session) else { continue };
             lane.called_off.clear();
-            (lane.is_busy, lane.failures) = (false, 0);
+            (lane.under_way, lane.failures) = (None, 0);
             self.make_ready(&session);
         }
     }
@@ -252,7 +260,7 @@ impl Mail {
         for session in concerned {
             let Some(lane) = self.lanes.get_mut(&session) else { continue };
             lane.called_off.clear();
-            lane.is_busy = false;
+            lane.under_way = None;
             lane.why.clone_from(&fault.what);
             if kind == Kind::OfOne || lane.waiting.is_empty() {
                 self.make_ready(&session);
@@ -274,7 +282,7 @@ impl Mail {
         let lanes = self.lanes.values_mut().flat_map(|lane| std::iter::from_fn(|| lane.waiting.pop(Op::name)));
         let left: Vec<Op> = lanes.chain(self.behind_all.drain(..)).collect();
         left.iter().for_each(|op| self.leave(op));
-        self.lanes.retain(|_, lane| lane.is_busy);
+        self.lanes.retain(|_, lane| lane.under_way.is_some());
         self.ready.iter_mut().for_each(VecDeque::clear);
         self.paused.clear();
         left
