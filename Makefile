@@ -51,28 +51,29 @@ test-full: setup ## all there is: every SDK line times every store, mutants, dee
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going test-rust-full test-wire-full test-python-full test-node-full \
 		test-clients-full test-conformance test-torture mutants shuttle simulate
 
-# The crate for servers, and the program that serves its tests, which brings rmcp and the features that both are built with.
-RUST_SERVER := -p tailrope-server -p tailrope-test-server
-# Those that bring rmcp.
-OF_RMCP := --exclude tailrope-server --exclude tailrope-test-server --exclude tailrope-bench-server
-# What is built on the same dependencies as the wheel and the addon, so that they are built once. The packages are tested
-# in their own language; the client, the servers and the tests of threads have other dependencies.
+# Dependencies are built once for each set of features that is asked of them, so there are two sets.
+# That of the wheel and the addon, which are tested in their own languages.
 RUST := --workspace --exclude tailrope-python --exclude tailrope-node --exclude tailrope-client --exclude tailrope-shuttle \
-	$(OF_RMCP) $(STORES)
+	--exclude tailrope-server --exclude tailrope-test-server --exclude tailrope-bench-server $(STORES)
+# That of rmcp, with all that has further dependencies: the same in `rust_build` of tests/kit/servers.py.
+RUST_RMCP := -p tailrope-client -p tailrope-server -p tailrope-shuttle -p tailrope-test-server
 # Test programs leave their tests' times where `scripts/slowest` finds them.
 TIMED := --config 'target."cfg(all())".runner = "$(CURDIR)/scripts/timed-test"'
 
 # Most of these tests wait, so more of them at a time than there are cores.
 test-rust: ## run the tests of the engine, of its stores, of the Rust crates and of the probe, with a real Redis and PostgreSQL
 	RUST_TEST_THREADS=4 $(SERVERS) cargo test $(TIMED) --tests $(RUST)
-	RUST_TEST_THREADS=4 cargo test $(TIMED) --tests -p tailrope-client -p tailrope-shuttle
-	RUST_TEST_THREADS=4 cargo test $(TIMED) --tests $(RUST_SERVER)
+	RUST_TEST_THREADS=4 cargo test $(TIMED) --tests $(RUST_RMCP)
 
-test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store
+test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store; check all that compiles
 	TAILROPE_DEPTH=20 TAILROPE_SCHEDULES=20000 cargo test --profile deep $(RUST) --test rules --test replay --test schedules
 	RUST_TEST_THREADS=8 $(EVERY_SERVER) cargo test -p tailrope-core $(STORES) --test every_server --test many_sessions
 	cargo test --doc -p tailrope-client -p tailrope-core $(STORES) --features tailrope-client/rmcp
-	cargo test --doc $(RUST_SERVER)
+	cargo test --doc -p tailrope-server -p tailrope-test-server
+	@# What no test compiles: examples, benchmarks, and the programs of the tests above.
+	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
+	cargo clippy --quiet --workspace --all-targets $(STORES) --features tailrope-test-server/conformance -- -D warnings
+	cargo clippy --quiet -p tailrope-core $(STORES) --test every_server --test many_sessions -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server
 
 shuttle: ## run what threads share in the engine under many orders of their steps
@@ -151,6 +152,9 @@ matrix: setup ## run the core of the tests with the oldest and the newest SDK of
 
 lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome, links and words of the documents
 
+# It compiles what tests run, on the dependencies that they have: `cargo clippy` would have all of these built a second time.
+CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings cargo build --quiet --bins --tests
+
 lint-rust: setup
 	cargo fmt --all --check
 	@# Programs with a lock file of their own, which has to follow the crates of the workspace.
@@ -160,14 +164,11 @@ lint-rust: setup
 	done
 	scripts/check-layers
 	tests/mutants/run --check
-	cargo check --quiet -p tailrope-core --no-default-features
-	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
-	cargo clippy --quiet --workspace $(OF_RMCP) --all-targets $(STORES) -- -D warnings
-	cargo clippy --quiet $(RUST_SERVER) -p tailrope-bench-server --features tailrope-test-server/conformance --all-targets -- -D warnings
-	@# Which `--all-targets` leaves out, as `cargo test` does.
-	cargo clippy --quiet -p tailrope-core $(STORES) --test every_server --test many_sessions -- -D warnings
-	@# Links that lead nowhere; `make test-rust-full` looks at those of the other crates too.
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p tailrope-core $(STORES)
+	cargo build --quiet -p tailrope-core --no-default-features
+	$(CLIPPY) $(RUST)
+	$(CLIPPY) $(RUST_RMCP)
+	@# `.ci/run` has had Clippy compile these two when they were set up.
+	test -n "$${RUSTC_WORKSPACE_WRAPPER:-}" || cargo clippy --quiet -p tailrope-python -p tailrope-node -- -D warnings
 
 lint-python: setup
 	$(MCP2)/ruff format --check .

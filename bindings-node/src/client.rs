@@ -12,7 +12,7 @@ use tailrope_core::protocol::{RequestId, sse};
 
 use crate::admission::JsBody;
 use crate::connection::text_or_bytes;
-use crate::convert::{Result, camel_case, invalid, number, whole};
+use crate::convert::{Result, camel_case, invalid, number, spelled, whole};
 
 /// How streams come back: the options of `tailrope_core::client::Options`, in camel case.
 #[napi]
@@ -154,7 +154,7 @@ impl ClientStream {
                 Step::Disconnect => steps.push(ClientStep::of("disconnect")),
                 Step::Finished => steps.push(ClientStep::of("finished")),
                 Step::Failed(failure) => {
-                    let (code, message) = (Some(failure.code().as_str()), Some(failure.to_string()));
+                    let (code, message) = (Some(failure.code().as_str()), Some(spelled(failure.to_string())));
                     steps.push(ClientStep { code, message, ..ClientStep::of("failed") });
                     self.failure = Some(failure);
                 }
@@ -199,7 +199,7 @@ impl ClientStream {
         let failure = client::refused(status);
         ClientStep {
             code: Some(failure.code().as_str()),
-            message: Some(failure.to_string()),
+            message: Some(spelled(failure.to_string())),
             ..ClientStep::of("failed")
         }
     }

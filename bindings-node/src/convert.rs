@@ -49,12 +49,12 @@ pub(crate) fn internal(error: napi::Error) -> Error {
 
 /// An engine error with its code.
 pub(crate) fn to_js_error(error: &EngineError) -> Error {
-    Error::new(Code(error.code().as_str()), error.to_string())
+    Error::new(Code(error.code().as_str()), spelled(error.to_string()))
 }
 
 /// Why there is no such event store, with its code.
 pub(crate) fn not_opened(error: &OpenError) -> Error {
-    Error::new(Code(error.code().as_str()), error.to_string())
+    Error::new(Code(error.code().as_str()), spelled(error.to_string()))
 }
 
 /// A JSON-RPC id as JavaScript has it: a number or a string. `1` and `"1"` are two ids.
@@ -121,6 +121,47 @@ pub(crate) fn camel_case(name: &str) -> String {
     let mut words = name.split('_');
     let first = words.next().unwrap_or_default().to_owned();
     words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..])
+}
+
+/// The options that are no numbers, and those of `drain()`, as the core names them.
+const OTHER_OPTIONS: [&str; 9] = [
+    "encryption_keys",
+    "identity_headers",
+    "on_adopted",
+    "on_store_failure",
+    "prefer_resumable",
+    "relayed_headers",
+    "server_name",
+    "spread_ms",
+    "within_ms",
+];
+
+fn is_option(name: &str) -> bool {
+    let numbers = NUMBER_OPTIONS.iter().map(|option| option.name);
+    let mut of_paces = PACE_OPTIONS.iter().map(|option| option.name);
+    OTHER_OPTIONS.iter().copied().chain(numbers).any(|known| known == name) || of_paces.any(|known| known == name)
+}
+
+/// A text of the core for people who write JavaScript: options are spelled as they have them.
+pub(crate) fn spelled(text: String) -> String {
+    if !text.contains('_') {
+        return text;
+    }
+    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let mut told = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some(start) = rest.find(is_of_name) {
+        let (before, from) = rest.split_at(start);
+        let (word, after) = from.split_at(from.find(|letter| !is_of_name(letter)).unwrap_or(from.len()));
+        told += before;
+        if is_option(word) {
+            told += &camel_case(word)
+        } else {
+            told += word
+        }
+        rest = after;
+    }
+    told + rest
 }
 
 /// The SDK line whose answers are given: 1 is `@modelcontextprotocol/sdk`, 2 `@modelcontextprotocol/server`.

@@ -9,7 +9,7 @@ use napi_derive::napi;
 use tailrope_core::engine::{self, EngineError};
 use tailrope_core::store::{EventKind, StoreError};
 
-use crate::convert::{number, payload};
+use crate::convert::{number, payload, spelled};
 use crate::waiters::Waiters;
 
 /// An outcome with its number.
@@ -143,7 +143,7 @@ fn outcome(number_of: u32, result: Result<Found, StoreError>) -> HookOutcome {
         Err(error) => {
             // Its words say nothing of the store (I9).
             let error = EngineError::Store(error);
-            (outcome.code, outcome.message) = (Some(error.code().as_str()), Some(error.to_string()));
+            (outcome.code, outcome.message) = (Some(error.code().as_str()), Some(spelled(error.to_string())));
         }
     }
     outcome

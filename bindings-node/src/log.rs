@@ -14,7 +14,7 @@ use napi::bindgen_prelude::{Env, FnArgs, Function, FunctionRef};
 use tailrope_core::log_lines::{LineSink, send_lines};
 use tracing::Level;
 
-use crate::convert::{Result, internal, invalid};
+use crate::convert::{Result, internal, invalid, spelled};
 
 /// Lines that may wait. Older ones go first.
 const MAX_LINES: usize = 1_000;
@@ -74,6 +74,7 @@ impl LineSink for Lines {
     }
 
     fn take(&self, level: Level, line: String) {
+        let line = spelled(line);
         if LEVEL.try_with(Cell::get).unwrap_or_default().is_none() {
             return push(&mut others(), (level, line));
         }

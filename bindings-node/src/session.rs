@@ -13,7 +13,7 @@ use tailrope_core::store::{HostReplay, HostRequest};
 use crate::admission::{Admission, Head, JsBody, Refusal, Requester, body_bytes};
 use crate::adopted::Offer;
 use crate::connection::Connection;
-use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, to_js_error};
+use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, spelled, to_js_error};
 use crate::posted::Posted;
 use crate::waiters::Waiters;
 
@@ -261,7 +261,7 @@ impl Session {
             Outcome {
                 number: number(number_of),
                 code: error.as_ref().map(|error| error.code().as_str()),
-                message: error.map(|error| error.to_string()),
+                message: error.map(|error| spelled(error.to_string())),
             }
         };
         self.handle.take_outcomes().into_iter().map(outcome).collect()
@@ -380,6 +380,13 @@ impl Session {
     #[napi(catch_unwind)]
     pub fn delete(&self, env: &Env) {
         self.handle.delete();
+        self.waiters.flush(env);
+    }
+
+    /// The host stops serving the session: as `end`, but what a store that outlives the process has of it stays there.
+    #[napi(catch_unwind)]
+    pub fn release(&self, env: &Env) {
+        self.handle.release();
         self.waiters.flush(env);
     }
 

@@ -264,6 +264,8 @@ export declare class Session {
   letGo(): void;
   /** The client ends its session: as `end`, but in a drain, too, it goes on nowhere. */
   delete(): void;
+  /** The host stops serving the session: as `end`, but what a store that outlives the process has of it stays there. */
+  release(): void;
   /** Ends the session: requests in flight get an error, connections close, logs are freed. */
   end(): void;
 }

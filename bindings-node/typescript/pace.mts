@@ -1,7 +1,7 @@
 // How calls are paced by the name of their tool, as it is given.
 import { invalid } from './errors.mjs';
-import { names } from './names.mjs';
-import { Engine } from './native.mjs';
+import { PACE_OPTIONS } from './option-names.mjs';
+import { checkNames } from './options.mjs';
 
 /** What a pace can say. What is not named is as the options of the same name say. Durations are in milliseconds. */
 export interface PaceOptions {
@@ -22,9 +22,6 @@ export interface PaceOptions {
   retentionMs?: number;
 }
 
-export const PACE_OPTIONS = Engine.paceOptions();
-const ofPace = names(PACE_OPTIONS);
-
 const isObject = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
@@ -34,12 +31,8 @@ export function checkedPaces(paces: unknown): Record<string, Record<string, numb
     invalid('pace must be an object that gives names of tools their paces, like { render_frame: { retryMs: 5000 } }');
   }
   for (const [pattern, pace] of Object.entries(paces as Record<string, object>)) {
+    checkNames(pace, PACE_OPTIONS, `the pace '${pattern}'`);
     for (const [name, value] of Object.entries(pace)) {
-      if (!PACE_OPTIONS.includes(name)) {
-        const meant = ofPace(name);
-        const hint = meant === undefined ? `; there are ${PACE_OPTIONS.join(', ')}` : `; did you mean ${meant}?`;
-        invalid(`unknown option ${name} of the pace '${pattern}'${hint}`);
-      }
       if (typeof value !== 'number' || !(value >= 0)) {
         invalid(`${name} of the pace '${pattern}' must be a number that is not negative`);
       }

@@ -4,7 +4,10 @@
 import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 
 import { invalid, ours } from './errors.mjs';
+import { callHost, describe } from './host.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
+import { ENGINE_OPTIONS, STORE_OPTIONS } from './option-names.mjs';
+import { checkNames } from './options.mjs';
 import { checkedPaces, type PaceOptions } from './pace.mjs';
 import { checkPrincipal, type Principal } from './server/requester.mjs';
 import type { Seam } from './server/seam.mjs';
@@ -125,9 +128,16 @@ export interface Idler {
   becomeIdle(): void;
 }
 
+/** What makes transports later, and is drained with those that it has made. */
+export interface Pinned {
+  /** A drain begins: it is for all that this makes from now on. */
+  pin(): void;
+}
+
 /** What there is on this thread. */
 interface State {
   runtimes: Set<WeakRef<Runtime>>;
+  pinned: Set<WeakRef<Pinned>>;
   /** The engines over users' own stores. */
   hosted: WeakMap<HostStore, Runtime>;
   options: RuntimeOptions;
@@ -146,8 +156,11 @@ interface State {
   leaves: boolean;
 }
 
+const OPTIONS = [...ENGINE_OPTIONS, ...STORE_OPTIONS];
 /** The store in this process, and bounded. */
 export const MEMORY = 'memory:';
+/** When an engine that failed at a tick is ticked again. */
+const TICK_AGAIN_MS = 1_000;
 /** What the engines of one store count together. */
 const OF_STORE = ['streams', 'events', 'bytes'];
 
@@ -161,6 +174,7 @@ const states = (global[Symbol.for('tailrope')] ??= new WeakMap());
 function fresh(): State {
   return {
     runtimes: new Set(),
+    pinned: new Set(),
     hosted: new WeakMap(),
     options: {},
     shared: undefined,
@@ -178,7 +192,7 @@ function fresh(): State {
 
 export const state: State = states.get(Engine) ?? fresh();
 states.set(Engine, state);
-const { runtimes } = state;
+const { runtimes, pinned } = state;
 
 /** The property in which our event stores keep their runtime. */
 export const { runtimeOf } = state;
@@ -201,10 +215,20 @@ export function setLog(sink: (level: LogLevel, line: string) => void, level: Log
 }
 
 export function writeLog(level: LogLevel, line: string): void {
+  // A logger that throws costs its line, never a session.
+  callHost(
+    () => state.log(level, line),
+    () => {},
+  );
+}
+
+/** Does what nobody waits for: what is thrown would end the process, and keep what comes behind it from happening. */
+function attempt<Done>(what: string, act: () => Done): Done | undefined {
   try {
-    state.log(level, line);
-  } catch {
-    // A logger that throws costs its line, never a session.
+    return act();
+  } catch (error) {
+    writeLog('error', `${what} failed: ${describe(error)}`);
+    return undefined;
   }
 }
 
@@ -238,11 +262,17 @@ export class Runtime {
   #timer: NodeJS.Timeout | undefined;
   #dueAt = Infinity;
   #transports = new Map<string, Idler>();
+  /** Makes an engine with the same options and the same store. */
+  #renew: () => Runtime;
+  /** Set once a drain is over. */
+  #isRetired = false;
+  #next: Runtime | undefined;
 
   constructor(
     options: RuntimeOptions = {},
     { hostStore, isOfEventStore = false }: { hostStore?: HostStore; isOfEventStore?: boolean } = {},
   ) {
+    checkNames(options, OPTIONS, isOfEventStore ? 'an EventStore' : 'configure()');
     const {
       store = MEMORY,
       principal,
@@ -267,12 +297,15 @@ export class Runtime {
     // The engine must not keep alive what has been forgotten otherwise.
     const me = new WeakRef(this);
     const resolve = (keys: number[]) => me.deref()?.resolve(keys);
-    const signal = () => me.deref()?.engine.flush();
+    const signal = () => attempt('waking', () => me.deref()?.engine.flush());
     try {
       const [opened, numbers] = hostStore === undefined ? storeOf(store, others) : [undefined, boundsOf(others)];
       this.store = opened;
       const policy: Record<string, string> = onStoreFailure === undefined ? {} : { onStoreFailure };
       this.#engine = new Engine(opened, { ...numbers, ...policy, pace: checkedPaces(pace) }, resolve, writeLog, signal);
+      const own = { principal, onStoreFailure, relayedHeaders, identityHeaders, pace, serverName };
+      const again = { ...numbers, ...own, ...(opened && { store: opened }) } as RuntimeOptions;
+      this.#renew = () => new Runtime(again, { ...(hostStore && { hostStore }), isOfEventStore });
     } catch (error) {
       throw ours(error);
     }
@@ -285,13 +318,24 @@ export class Runtime {
       // Not called for every end of a process; then others find out that nobody writes any more.
       process.on('exit', leave);
     }
-    if (runtimes.size % 64 === 0) {
-      forgetCollected();
-    }
+    forgetCollected(runtimes);
   }
 
   get engine(): Engine {
     return this.#engine;
+  }
+
+  /** The engine of what is made from now on. A drain is for what was there: its engine drains for ever. */
+  get current(): Runtime {
+    if (!this.#isRetired) {
+      return this;
+    }
+    this.#next ??= this.#renew();
+    return this.#next.current;
+  }
+
+  retire(): void {
+    this.#isRetired = true;
   }
 
   /** Runs `waiter.pump()` in a turn of its own whenever the key is woken. */
@@ -332,12 +376,8 @@ export class Runtime {
     this.#ready = [];
     for (const waiter of ready) {
       waiter.scheduled = false;
-      try {
-        waiter.pump();
-      } catch (error) {
-        // One that fails must not keep the others of its turn from theirs.
-        writeLog('error', `a writer failed: ${(error as Partial<Error> | undefined)?.stack ?? error}`);
-      }
+      // One that fails must not keep the others of its turn from theirs.
+      attempt('a writer', () => waiter.pump());
     }
   }
 
@@ -362,8 +402,13 @@ export class Runtime {
 
   #tick(): void {
     this.#dueAt = Infinity;
-    for (const name of this.#engine.tick()) {
-      this.#transports.get(name)?.becomeIdle();
+    const idle = attempt('a tick', () => this.#engine.tick());
+    if (idle === undefined) {
+      this.arm(TICK_AGAIN_MS);
+      return;
+    }
+    for (const name of idle) {
+      attempt('ending a session', () => this.#transports.get(name)?.becomeIdle());
     }
     if (!this.#engine.isIdle()) {
       this.armDue();
@@ -381,46 +426,55 @@ export class Runtime {
   }
 }
 
-export function* living(): Generator<Runtime> {
-  for (const reference of runtimes) {
-    const runtime = reference.deref();
-    if (runtime !== undefined) {
-      yield runtime;
+export const living = () => alive(runtimes);
+
+function* alive<Item extends object>(references: Set<WeakRef<Item>>): Generator<Item> {
+  for (const reference of references) {
+    const item = reference.deref();
+    if (item !== undefined) {
+      yield item;
     }
   }
+}
+
+/** Has `router` told when a drain begins, as long as there is one. */
+export function notePinned(router: Pinned): void {
+  pinned.add(new WeakRef(router));
+  forgetCollected(pinned);
 }
 
 /** The process ends: what it was given to store is written, and what runs gets its end. */
 function leave(): void {
   for (const runtime of living()) {
     if (runtime.outlivesProcess) {
-      runtime.engine.leave();
+      attempt('leaving', () => runtime.engine.leave());
     }
   }
 }
 
-function forgetCollected(): void {
-  for (const reference of runtimes) {
+/** Now and then. */
+function forgetCollected(references: Set<WeakRef<object>>): void {
+  if (references.size % 64 !== 0) {
+    return;
+  }
+  for (const reference of references) {
     if (reference.deref() === undefined) {
-      runtimes.delete(reference);
+      references.delete(reference);
     }
   }
 }
 
 /** The engine of the transports that name no event store. */
 export function sharedRuntime(): Runtime {
-  state.shared ??= new Runtime(state.options);
+  state.shared = state.shared?.current ?? new Runtime(state.options);
   return state.shared;
 }
 
 /** The engine whose events a user's own store holds. */
 export function runtimeOfUserStore(store: HostStore): Runtime {
-  let runtime = state.hosted.get(store);
-  if (runtime === undefined) {
-    const { store: _, ...options } = state.options;
-    runtime = new Runtime(options, { hostStore: store });
-    state.hosted.set(store, runtime);
-  }
+  const { store: _, ...options } = state.options;
+  const runtime = state.hosted.get(store)?.current ?? new Runtime(options, { hostStore: store });
+  state.hosted.set(store, runtime);
   return runtime;
 }
 
@@ -461,17 +515,23 @@ export interface DrainOptions {
  * in milliseconds.
  *
  * Each connection ends with an id and a `retry`, so that its client comes back; what connects meanwhile gets its priming event and
- * ends as well. With a store that several processes share, clients go on at another process: they are sent there what their calls
- * still send here, and a session goes there as soon as no call of it runs here. Calls of clients that cannot be told
- * to come back (those of a revision before 2025-11-25, and those that are answered in JSON) run on; those that still run when
- * `drainWithinMs` is over get a JSON-RPC error.
+ * ends as well, and no session is opened (503). Routers, handlers and transports that are there are drained for ever; those that
+ * are made once this is over are not. With a store that several processes share, clients go on at another process: they are sent
+ * there what their calls still send here, and a session goes there as soon as no call of it runs here. Calls of clients that cannot
+ * be told to come back (those of a revision before 2025-11-25, and those that are answered in JSON) run on; those that still run
+ * when `drainWithinMs` is over get a JSON-RPC error.
  *
  * Resolves to whether nothing is left: no connection, and no call that another process could show the end of.
  */
-export async function drain({ retryMs, spreadMs, withinMs }: DrainOptions = {}): Promise<boolean> {
+export async function drain(options: DrainOptions = {}): Promise<boolean> {
+  checkNames(options, ['retryMs', 'spreadMs', 'withinMs'], 'drain()');
+  const { retryMs, spreadMs, withinMs } = options;
   const pauses = [checkMs('retryMs', retryMs), checkMs('spreadMs', spreadMs)] as const;
   const chosenMs = checkMs('withinMs', withinMs);
   const draining = [...living()];
+  for (const router of alive(pinned)) {
+    router.pin();
+  }
   for (const runtime of draining) {
     runtime.engine.drain(...pauses);
     // When it is over, calls that cannot be handed over get an error.
@@ -480,6 +540,7 @@ export async function drain({ retryMs, spreadMs, withinMs }: DrainOptions = {}):
   for (;;) {
     const left = draining.map((runtime) => runtime.engine.drained(chosenMs));
     if (!left.includes(null)) {
+      draining.forEach((runtime) => runtime.retire());
       return left.every((isNothing) => isNothing);
     }
     await new Promise((resolve) => setTimeout(resolve, 10));

@@ -1,5 +1,5 @@
-// For users of the createMcpHandler of @modelcontextprotocol/server 2.x: with the same call, clients of 2025 revisions
-// get resumable sessions. Requests of 2026-07-28 are served by the SDK as before. Run it with
+// For users of the createMcpHandler of @modelcontextprotocol/server 2.x: with the same call, clients get resumable
+// sessions; those that would speak 2026-07-28, where nothing can be resumed, fall back by themselves. Run it with
 // `node resumable-handler.mjs`.
 import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -31,7 +31,7 @@ function buildServer() {
   return server;
 }
 
-// Called for each session, and for each request of 2026-07-28.
+// Called for each session. With `preferResumable: false` it is called for each request of 2026-07-28, too.
 const handler = createResumableMcpHandler(() => buildServer(), { onerror: console.error });
 
 // On runtimes with web-standard requests it is handler.fetch(request).

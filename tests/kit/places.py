@@ -6,6 +6,18 @@ import os
 import uuid
 from pathlib import Path
 
+# On which store every run asks a server what stores are for; the long run asks it on all. What a store does is the
+# engine's, and how that comes to a handler is the server's: here each server has a store, and each store a few servers.
+OF_EVERY_RUN = {
+    "mcp1": "sqlite",
+    "mcp2": "redis",
+    "fastmcp3": "postgres",
+    "fastmcp4": "sqlite",
+    "node-v2": "postgres",
+    "tower": "sqlite",
+    "rmcp": "sqlite",
+}
+
 
 def empty_place(store: str, folder: Path) -> str:
     """The address of a store with nothing in it. Raises KeyError when no server of the kind runs."""

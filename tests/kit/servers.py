@@ -114,7 +114,8 @@ def rust_build() -> list[str]:
     every = (
         ["--features", "tailrope-test-server/postgres,tailrope-test-server/redis"] if RUST_STORES in os.environ else []
     )
-    return ["cargo", "build", "--quiet", "-p", "tailrope-server", "-p", "tailrope-test-server", *every]
+    packages = ("client", "server", "shuttle", "test-server")
+    return ["cargo", "build", "--quiet", "--bins", "--tests", *(f"-ptailrope-{name}" for name in packages), *every]
 
 
 @functools.cache

@@ -48,27 +48,27 @@ test('f44 a cluster that is told to end leaves its sessions to the next one', ou
   assert.deepEqual(await within(exited), [0, null]);
 });
 
-for (const [how, isKept] of [
-  ['drain', true],
-  ['close', false],
+for (const [how, end, isKept] of [
+  ['close in a drain', 'await drain(); await server.close();', true],
+  ['close without one', 'await server.close();', true],
+  ['are ended by their client', 'await peer.delete(); await server.close();', false],
+  ['are idle for too long', 'await until(() => stats().sessions === 0);', false],
 ]) {
-  test(
-    `f44 transports that close ${isKept ? 'during a drain leave' : 'otherwise delete'} what is stored`,
-    ours,
-    async (t) => {
+  for (const routed of [false, true]) {
+    const through = routed ? 'a router' : 'transports';
+    test(`f44 of sessions of ${through} that ${how} ${isKept ? 'all' : 'nothing'} stays stored`, ours, async (t) => {
       const address = `sqlite:${join(folderFor(t), 'events.db')}`;
+      const options = { address, routed, engine: how.includes('idle') ? { sessionIdleMs: 500 } : {} };
       const done = runServing(`
-      import { drain } from 'tailrope/mcp';
-      const server = await serve('v2', { address: ${JSON.stringify(address)} });
-      const peer = await Peer.open(server.port);
-      const [primed] = await (await peer.script('emit 1', 'return x')).rest();
-      console.log(JSON.stringify([peer.sessionId, primed.id]));
-      if (${how === 'drain'}) {
-        await drain();
-      }
-      await server.close();
-      process.exit(0);
-    `);
+        import { drain, stats } from 'tailrope/mcp';
+        import { until } from './kit/raw.mjs';
+        const server = await serve('v2', ${JSON.stringify(options)});
+        const peer = await Peer.open(server.port);
+        const [primed] = await (await peer.script('emit 1', 'return x')).rest();
+        console.log(JSON.stringify([peer.sessionId, primed.id]));
+        ${end}
+        process.exit(0);
+      `);
       assert.equal(done.status, 0, done.stderr);
       const [sessionId, cursor] = JSON.parse(done.stdout);
       const next = await serveFor(t, 'v2', { address });
@@ -76,6 +76,6 @@ for (const [how, isKept] of [
       const reply = await request(next.port, 'GET', headers);
       assert.equal(reply.status, isKept ? 200 : 404);
       assert.equal((await reply.body()).includes('"text":"x"'), isKept);
-    },
-  );
+    });
+  }
 }

@@ -6,7 +6,8 @@ import { configure, createResumableMcpHandler, createSessionRouter, EventStore, 
 import { openSession, serve } from 'tailrope/testing';
 
 import { TailropeError as Required } from '../../bindings-node/cjs/client.cjs';
-import { acting, newGate, open, serveFor } from '../servers/node/transports.mjs';
+import { buildServer } from '../servers/node/tools.mjs';
+import { acting, classes, logged, newGate, open, packages, serveFor, webClasses } from '../servers/node/transports.mjs';
 import { lastId, Peer, results } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
 
@@ -41,6 +42,56 @@ const isRefused = (error) =>
 for (const [name, act] of Object.entries(WRONG)) {
   test(`${name} is an invalid argument`, ours, () => assert.rejects(async () => act(), isRefused));
 }
+
+const make = () => buildServer('v2');
+const ofTransports = [
+  ...Object.values(packages).flatMap((line) => [
+    (given) => line.createSessionRouter(make, given),
+    (given) => line.serveStoredSession({ headers: {} }, {}, given),
+    (given) => line.fetchStoredSession(new Request(URL_OF_NOBODY), given),
+  ]),
+  ...[classes, webClasses].flatMap((of) => Object.values(of).map((Transport) => (given) => new Transport(given))),
+  (given) => createResumableMcpHandler(make, given),
+];
+const TAKERS = [
+  [ofTransports, 'enableJsonResponses', 'enableJsonResponse'],
+  [ofTransports, 'server_name', 'serverName'],
+  [[(given) => createResumableMcpHandler(make, given)], 'preferResumabel', 'preferResumable'],
+  [[(given) => createResumableMcpHandler(make, given)], 'maxSubscription', 'maxSubscriptions'],
+  [[(given) => createSessionRouter(make, given)], 'onadopted', 'onAdopted'],
+  [[configure, (given) => new EventStore('memory:', given)], 'keepAlive', 'keepAliveMs'],
+  [[(given) => openStore('memory:', given)], 'maxByte', 'maxBytes'],
+  [[drain], 'within_ms', 'withinMs'],
+  [[(given) => resumableFetch(fetch, given), (given) => stream(URL_OF_NOBODY, given)], 'maxAttempt', 'maxAttempts'],
+  [[(given) => resumableFetch().resume('token', { url: URL_OF_NOBODY, ...given })], 'header', 'headers'],
+  [[(given) => serve(() => {}, given), (given) => openSession(URL_OF_NOBODY, given)], 'waitms', 'waitMs'],
+];
+
+test('an option that there is not is refused everywhere, with the one that is meant', ours, async () => {
+  for (const [takers, wrong, meant] of TAKERS) {
+    for (const take of takers) {
+      const isTold = ({ message }) =>
+        message.includes(`option ${wrong} of `) && message.includes(`did you mean ${meant}`);
+      const refused = (error) => isRefused(error) && isTold(error);
+      await assert.rejects(async () => take({ [wrong]: 1 }), refused, `${wrong}: ${take}`);
+      const unheard = (error) => isRefused(error) && /unknown option zzzz of /.test(error.message);
+      await assert.rejects(async () => take({ zzzz: undefined }), unheard, `zzzz: ${take}`);
+    }
+  }
+});
+
+test('an option that belongs elsewhere is told where', ours, async () => {
+  for (const take of ofTransports) {
+    const elsewhere = {
+      code: 'invalid_argument',
+      message: /^maxSessions is an option of configure\(\): give it there/,
+    };
+    await assert.rejects(async () => take({ maxSessions: 1 }), elsewhere, String(take));
+  }
+  // A check of the host alone would leave half of the handler unguarded.
+  const unguarded = { code: 'invalid_argument', message: /unknown option allowedHosts of createResumableMcpHandler/ };
+  assert.throws(() => createResumableMcpHandler(make, { allowedHosts: ['me'] }), unguarded);
+});
 
 test('a duration that is no whole number is an invalid argument, and changes nothing', ours, async (t) => {
   const { port } = await serveFor(t, 'v2');
@@ -77,6 +128,32 @@ test('a duration that is longer than can be told ends at the longest', ours, asy
   assert.equal((await resumed.event()).retry, 2 ** 32 - 1);
   open(name);
   assert.deepEqual(results(await resumed.rest()), [name]);
+});
+
+test('what the engine says names options as they are given in Node', ours, async (t) => {
+  const { port } = await serveFor(t, 'v2', {
+    engine: { maxSessions: 1, maxRequestsPerSession: 1, maxEventBytes: 300 },
+  });
+  const peer = await Peer.open(port);
+  const name = newGate();
+  const reply = await peer.call('act', { name });
+  const ctx = await acting(name);
+  const large = { method: 'notifications/message', params: { level: 'info', data: 'x'.repeat(400) } };
+  await assert.rejects(ctx.notify(large), /more than maxEventBytes = 300/);
+  assert.equal((await peer.script('return x')).status, 429);
+  await assert.rejects(Peer.open(port), /503/);
+  for (const told of [/maxRequestsPerSession/, /maxSessions/]) {
+    assert.ok(
+      logged.some((line) => told.test(line)),
+      `${told} is not in the log`,
+    );
+  }
+  assert.deepEqual(
+    logged.filter((line) => /max_(sessions|requests_per_session|event_bytes)/.test(line)),
+    [],
+  );
+  open(name);
+  await reply.rest();
 });
 
 test('a store that cannot be opened says so', ours, async () => {

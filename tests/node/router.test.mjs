@@ -114,7 +114,8 @@ for (const line of LINES) {
         assert.deepEqual(await answered('DELETE', { 'mcp-session-id': 'unknown' }), [404, -32001]);
         assert.deepEqual(await answered('POST', HEADERS, list), [400, -32000]);
         assert.deepEqual(await answered('GET', { accept: 'text/event-stream' }), [400, -32000]);
-        assert.equal(errors.length, 5);
+        // As the SDKs' transports report it; who asks for a session that is over concerns nobody else.
+        assert.deepEqual(errors, ['Bad Request: Server not initialized', 'Bad Request: Server not initialized']);
         assert.equal(made, 0);
         assert.deepEqual(await answered('POST', { ...HEADERS, accept: 'text/html' }, initialize), [406, -32000]);
         await until(() => closed === 1);

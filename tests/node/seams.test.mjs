@@ -104,8 +104,8 @@ for (const face of ['node', 'fetch']) {
       );
     });
 
-    test('the newest revision is the SDKs own', ours, async (t) => {
-      const { port, made } = await serve(t, face);
+    test('the newest revision is the SDKs own where that is preferred', ours, async (t) => {
+      const { port, made } = await serve(t, face, { preferResumable: false });
       const client = await connect(t, port, { versionNegotiation: { mode: 'auto' } });
       assert.equal(client.getNegotiatedProtocolVersion(), '2026-07-28');
       const result = await client.callTool({ name: 'script', arguments: { steps: ['close', 'return modern'] } });
@@ -113,8 +113,8 @@ for (const face of ['node', 'fetch']) {
       assert.ok(made.length > 0 && made.every(({ era }) => era === 'modern'));
     });
 
-    test('prefer resumable steers clients of both eras', ours, async (t) => {
-      const { port, made } = await serve(t, face, { preferResumable: true });
+    test('clients of both eras are steered to what can be resumed', ours, async (t) => {
+      const { port, made } = await serve(t, face);
       const client = await connect(t, port, { versionNegotiation: { mode: 'auto' } });
       assert.equal(client.getNegotiatedProtocolVersion(), '2025-11-25');
       const result = await client.callTool({ name: 'script', arguments: { steps: ['close', 'return resumed'] } });

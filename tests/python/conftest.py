@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import tailrope
+from kit import fixtures
 from kit.fixtures import *  # noqa: F403
+from kit.places import OF_EVERY_RUN
 from kit.servers import SERVERS, Kind
 from servers.python.flavors import installed
 
@@ -20,6 +22,15 @@ KIND = KINDS[0]
 def kind(request: pytest.FixtureRequest) -> Kind:
     """The server under test: each library of the installed SDK line."""
     return request.param
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    fixtures.pytest_collection_modifyitems(items)
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if {"kind", "place"} <= params.keys() and OF_EVERY_RUN[params["kind"].name] != params["place"]:
+            item.add_marker(pytest.mark.full)
 
 
 @pytest.fixture

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import os
 import subprocess
+import zlib
 
 import pytest
 from kit import fixtures
 from kit.fixtures import *  # noqa: F403
 from kit.fleet import FLEETS, MIXED, Fleet, servers_of
+from kit.places import OF_EVERY_RUN
 from kit.servers import ROOT, RUST, RUST_STOCK, RUST_STORES, SERVERS, TRANSPORT, Kind, rust_build
 from wire.rmcp import left_out
 
 KINDS: dict[str, Kind] = {**SERVERS, **RUST, **(RUST_STOCK if TRANSPORT == "stock" else FLEETS)}
 CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
-# One of each language takes what has a store of its own, and what the mark `first` is on: the way to a store, and what
-# the engine decides by itself, do not differ between the SDKs of a language. The others are asked that in the long run.
-# A Rust server starts in no time, and is asked all that its build has a store for.
+# What every run asks; the long run asks every server on every store.
+# What has a store, and what the mark `first` is on, says nothing about the SDKs of a language. A Rust server starts in
+# no time, and is asked all.
 FIRST = {"mcp2", "node-v2"}
+# Any other test goes to one of these halves, by its name: each has every SDK line and every library of a language.
+HALVES = ({"mcp2", "fastmcp3", "node-v2", "web-v1"}, {"mcp1", "fastmcp4", "node-v1", "web-v2"})
 
 
 # What every run asks of one fleet: resumes, questions, cancellations and ends of sessions, each request anywhere.
@@ -48,10 +52,14 @@ def is_asked(item: pytest.Item, kind: Kind) -> bool:
 def takes_long(item: pytest.Item, kind: Kind, params: dict[str, object]) -> bool:
     if isinstance(kind, Fleet):
         return kind.name != FLEET or item.path.name not in OF_FLEET
+    if params.get("place", OF_EVERY_RUN.get(kind.name)) != OF_EVERY_RUN.get(kind.name):
+        return True
     if kind.language == "rust":
-        return params.get("place", "sqlite") != "sqlite"
-    is_of_first = "place" in params or item.get_closest_marker("first") is not None
-    return is_of_first and kind.name not in FIRST
+        return False
+    if "place" in params or item.get_closest_marker("first") is not None:
+        return kind.name not in FIRST
+    test = item.nodeid.replace(kind.name, "").encode()
+    return kind.name not in HALVES[zlib.crc32(test) % 2]
 
 
 def pytest_configure(config: pytest.Config) -> None:

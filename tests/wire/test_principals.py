@@ -70,6 +70,7 @@ async def check(server: Server, vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.one_language("it is refused in the words of the SDK of the process that is asked")
+@pytest.mark.first
 async def test_i7_a_session_is_found_by_its_own_user_alone(farm: Farm) -> None:
     server = farm.get(own_auth=True)
     failed = []

@@ -1,4 +1,6 @@
 // The client's half, for clients that take a `fetch`, and for programs that have no client at all.
+
+import { checkNames } from '../options.mjs';
 import { Instance, type Started } from './instance.mjs';
 import type { FetchLike, ResumeOptions, Where } from './options.mjs';
 import type { MessageFlow } from './sinks.mjs';
@@ -140,8 +142,11 @@ export function resumableFetch(fetch: FetchLike = globalThis.fetch, options: Res
         return instance.size;
       },
     },
-    resume: (token: string, where: Where): Messages =>
-      new Leavable((signal, started) => instance.resume(token, { ...where, signal }, started), where?.signal, token),
+    resume(token: string, where: Where): Messages {
+      checkNames(where, ['url', 'headers', 'signal'], 'resume()');
+      const { signal } = where;
+      return new Leavable((signal, started) => instance.resume(token, { ...where, signal }, started), signal, token);
+    },
   });
 }
 

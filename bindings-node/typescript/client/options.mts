@@ -1,6 +1,7 @@
 // What programs say about how streams come back, taken apart and checked.
 import { invalid, ours } from '../errors.mjs';
 import { ClientOptions } from '../native.mjs';
+import { checkNames } from '../options.mjs';
 
 /** Part of `fetch` that is used. */
 export type FetchLike = (input: string | URL | Request, init?: RequestInit) => Promise<Response>;
@@ -71,7 +72,7 @@ export interface Settings extends Pick<ResumeOptions, 'headers' | 'onResume' | '
   fetch: FetchLike;
 }
 
-const NUMBERS = new Set([
+const NUMBERS = [
   'initialDelayMs',
   'maxDelayMs',
   'growth',
@@ -80,10 +81,12 @@ const NUMBERS = new Set([
   'maxAttempts',
   'maxSilenceMs',
   'maxEventBytes',
-]);
+];
+const RESUME_OPTIONS = [...NUMBERS, 'headers', 'onGap', 'onResume', 'schedule'];
 
 /** Takes options apart: those of the native half, checked, and those of ours. */
 export function settingsOf(fetch: FetchLike, options: ResumeOptions): { settings: Settings; native: ClientOptions } {
+  checkNames(options, RESUME_OPTIONS, 'resumableFetch() and stream()');
   const { headers, onResume, onGap, schedule, ...others } = options;
   for (const [name, callback] of Object.entries({ fetch, onResume, onGap, schedule })) {
     if (callback !== undefined && typeof callback !== 'function') {
@@ -98,10 +101,7 @@ export function settingsOf(fetch: FetchLike, options: ResumeOptions): { settings
     if (value === undefined) {
       continue;
     }
-    if (!NUMBERS.has(name)) {
-      // The native half tells names that it does not know.
-      numbers[name] = null;
-    } else if (typeof value === 'number' || value === null) {
+    if (typeof value === 'number' || value === null) {
       numbers[name] = value;
     } else {
       invalid(`${name} must be a number`);

@@ -3,6 +3,7 @@
 // the native half and wakes the loop.
 
 import { type TailropeError, told } from '../errors.mjs';
+import { callHost, describe } from '../host.mjs';
 import type { ClientStep, ClientSteps, ClientStream } from '../native.mjs';
 import { type Asked, LINGER_MS, readOut, retryAfterMs } from './http.mjs';
 import type { Settings } from './options.mjs';
@@ -20,7 +21,7 @@ const passed = () => Math.floor(performance.now());
 const jitter = () => Math.floor(Math.random() * 2 ** 32);
 
 function warn(error: unknown, of = 'schedule') {
-  process.emitWarning(error instanceof Error ? error : new Error(`${of}: ${error}`));
+  process.emitWarning(error instanceof Error ? error : new Error(`${of}: ${describe(error)}`));
 }
 
 type Reader = Pick<ReadableStreamDefaultReader<Uint8Array>, 'read' | 'cancel'>;
@@ -42,11 +43,10 @@ interface Connection {
 
 /** Calls what the program gave for `name`. The stream is not to suffer from its faults, and somebody should know. */
 function tell<What>(name: string, callback: ((what: What) => void) | undefined, what: What): void {
-  try {
-    callback?.(what);
-  } catch (error) {
-    warn(error, name);
-  }
+  callHost(
+    () => callback?.(what),
+    (error) => warn(error, name),
+  );
 }
 
 function readerOf(answer: Response): Reader {

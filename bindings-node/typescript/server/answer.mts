@@ -1,8 +1,9 @@
 // Hands what the engine has for a connection to an HTTP answer.
+import { describe } from '../host.mjs';
 import type { Connection, Frames } from '../native.mjs';
-import type { Waiter } from '../runtime.mjs';
+import { type Waiter, writeLog } from '../runtime.mjs';
 import type { AnswerContext, OpenAnswer } from './exchange.mjs';
-import { type Resolvers, withResolvers } from './with-resolvers.mjs';
+import { withResolvers } from './with-resolvers.mjs';
 
 /** What is handed over at once. A stalled reader holds no more than this and the socket's buffers. */
 const PAGE_BYTES = 256 << 10;
@@ -34,7 +35,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
   #started = false;
   #full = false;
   #patience: NodeJS.Timeout | undefined;
-  #done: Resolvers<void> | undefined;
+  #done = withResolvers<void>();
 
   /** With `headFirst` the head does not wait for the first bytes. */
   constructor(connection: Connection, session: AnswerContext, headFirst: boolean) {
@@ -81,12 +82,6 @@ export abstract class Answer implements OpenAnswer, Waiter {
   }
 
   get done(): Promise<void> {
-    if (this.#done === undefined) {
-      this.#done = withResolvers<void>();
-      if (this.#connection === undefined) {
-        this.#done.resolve();
-      }
-    }
     return this.#done.promise;
   }
 
@@ -100,8 +95,9 @@ export abstract class Answer implements OpenAnswer, Waiter {
       this.#pump();
     } catch (error) {
       this.#end();
-      this.fail(error);
-      this.#done?.reject(error);
+      this.#breakOff(error);
+      // Where nothing has started, this is answered.
+      this.#done.reject(error);
     }
   }
 
@@ -119,14 +115,14 @@ export abstract class Answer implements OpenAnswer, Waiter {
       }
       if (data) {
         this.#begin(head);
-        this.#full = !this.write(data);
+        this.#full = this.#unlessGone(() => this.write(data)) === false;
         if (this.#full) {
           this.#expectReader();
         }
       } else {
         if (this.#headFirst && !this.#started && head !== 0) {
           this.#begin(head);
-          this.flush();
+          this.#unlessGone(() => this.flush());
         }
         if (isFirst && this.#session.runtime.answersElsewhere) {
           // A wake-up that came from elsewhere before there was anybody to wait for it.
@@ -152,24 +148,34 @@ export abstract class Answer implements OpenAnswer, Waiter {
     return true;
   }
 
+  /** A write that throws says that the peer is gone: not everything that a host answers with has a socket that says so. */
+  #unlessGone<Written>(write: () => Written): Written | undefined {
+    try {
+      return write();
+    } catch {
+      this.lost();
+      return undefined;
+    }
+  }
+
   #begin(head: number): void {
     if (!this.#started) {
-      this.#started = true;
       this.head(head & STATUS, this.headers(head));
+      this.#started = true;
     }
   }
 
   #finish(head: number, data: Frames | undefined): void {
     this.#release();
     if (this.#started) {
-      this.end(data);
+      this.#unlessGone(() => this.end(data));
     } else {
       this.whole(head & STATUS, this.headers(head), data);
       if (data && head & IS_REFUSAL) {
         this.#session.onRefused(data.toString());
       }
     }
-    this.#done?.resolve();
+    this.#done.resolve();
   }
 
   /** From now on the reader has so long to take something. */
@@ -184,8 +190,8 @@ export abstract class Answer implements OpenAnswer, Waiter {
   #cut(): void {
     if (this.#connection !== undefined) {
       this.#end();
-      this.fail(new Error('the reader took nothing for too long'));
-      this.#done?.resolve();
+      this.#breakOff(new Error('the reader took nothing for too long'));
+      this.#done.resolve();
     }
   }
 
@@ -208,14 +214,28 @@ export abstract class Answer implements OpenAnswer, Waiter {
   lost(): void {
     if (this.#connection !== undefined) {
       this.#end();
-      this.#done?.resolve();
+      this.#done.resolve();
     }
   }
 
   #end(): void {
     const connection = this.#connection;
     this.#release();
-    connection?.lost();
+    try {
+      connection?.lost();
+    } catch (error) {
+      writeLog('error', `a connection was not let go of: ${describe(error)}`);
+    }
+  }
+
+  #breakOff(error: unknown): void {
+    try {
+      if (this.#started) {
+        this.fail(error);
+      }
+    } catch {
+      // The peer is gone.
+    }
   }
 
   #release(): void {

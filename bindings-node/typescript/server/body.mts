@@ -49,12 +49,22 @@ export function hasLostId(parsedBody: unknown): boolean {
 
 /** What an error names its request by: the text of the body, which has the digits of every id, or what is certain without it. */
 export function namingBody({ text, parsedBody }: Exchange): Body | undefined {
-  if (text !== undefined || typeof parsedBody !== 'object' || parsedBody === null || hasLostId(parsedBody)) {
-    return text;
+  try {
+    if (text !== undefined || typeof parsedBody !== 'object' || parsedBody === null || hasLostId(parsedBody)) {
+      return text;
+    }
+    const { id, method } = parsedBody as { id?: unknown; method?: unknown };
+    const isNamed = typeof method === 'string' && (typeof id === 'string' || typeof id === 'number');
+    return isNamed ? JSON.stringify({ jsonrpc: '2.0', id, method }) : undefined;
+  } catch {
+    // What a parser of the host's has made is the host's.
+    return undefined;
   }
-  const { id, method } = parsedBody as { id?: unknown; method?: unknown };
-  const isNamed = typeof method === 'string' && (typeof id === 'string' || typeof id === 'number');
-  return isNamed ? JSON.stringify({ jsonrpc: '2.0', id, method }) : undefined;
+}
+
+/** The bytes of a chunk, which is text where something in front of us has set an encoding. */
+export function bytesOf(chunk: Uint8Array | string, encoding?: BufferEncoding | null): Uint8Array {
+  return typeof chunk === 'string' ? Buffer.from(chunk, encoding ?? 'utf8') : chunk;
 }
 
 /** Text, or the bytes where they are none: the engine says so. */

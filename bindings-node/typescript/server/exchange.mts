@@ -74,11 +74,13 @@ export interface Exchange extends SeenRequest {
   /** The server that it is for. */
   server: string;
 
+  /** Throws where something else has answered it. */
+  checkUnanswered(): void;
   header(name: string): string | undefined;
   /** The parts of the head that the engine looks at. */
   head(): Head;
   readBody(maxBytes: number): ReadBody | Promise<ReadBody>;
-  /** Answers with what is known as a whole. */
+  /** Answers with what is known as a whole, unless there is an answer. */
   whole(status: number, headers: Record<string, string>, body?: string): void;
   /** Answers with what a connection of the engine carries. With `headFirst` the head does not wait for the first bytes. */
   stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer;

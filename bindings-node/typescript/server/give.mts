@@ -4,14 +4,14 @@ import type { Extra, Message, Transport } from './sdk.mjs';
 /** Not under `--frozen-intrinsics`. */
 const canLimitStacks = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit')?.writable === true;
 
-/** Gives a message to what is connected to the transport. Throws what that throws. */
-export function give(transport: Transport, message: Message, extra: Extra): void {
+/** Gives a message to what is connected to the transport. Throws what that throws, and gives what that gives. */
+export function give(transport: Transport, message: Message, extra: Extra): unknown {
   const { stackTraceLimit } = Error;
   try {
     // The SDKs ask of every request whether it is a response, by a schema check that fails with an error: its
     // stack would be a sixth of what a call costs. Handlers start in a later microtask, with their stacks.
     setStackTraceLimit(0);
-    transport.onmessage?.(message, extra);
+    return transport.onmessage?.(message, extra);
   } finally {
     setStackTraceLimit(stackTraceLimit);
   }

@@ -13,15 +13,17 @@ import type {
 } from '@modelcontextprotocol/server';
 
 import { invalid } from '../errors.mjs';
+import { callHost } from '../host.mjs';
+import { SESSION_OPTIONS } from '../option-names.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { noteHandler } from '../status.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
-import { checkServed } from '../store/open.mjs';
 import { hasLostId, namingBody } from './body.mjs';
 import type { Exchange, Handlers } from './exchange.mjs';
-import { refusalOf } from './refusal.mjs';
+import { answer, refusalOf } from './refusal.mjs';
 import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
 import type { NodeHandler, WebSdk } from './sdk.mjs';
+import { checkGiven, ofSessions, only, readBy } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import type { OwnOptions } from './transport-options.mjs';
 
@@ -59,7 +61,7 @@ export interface ResumableMcpHandlerOptions
     > {
   /**
    * Answers requests of revision 2026-07-28, where nothing can be resumed, with 400 / -32022 and the older
-   * revisions, so that clients of both eras fall back to `initialize`. Off by default.
+   * revisions, so that clients of both eras fall back to `initialize`. With false the SDK serves them. Default true.
    */
   preferResumable?: boolean;
 }
@@ -96,24 +98,28 @@ class Handler {
 
   constructor(
     factory: McpServerFactory,
-    { preferResumable = false, legacy, ...options }: ResumableMcpHandlerOptions & { legacy?: unknown },
+    { preferResumable = true, legacy, ...options }: ResumableMcpHandlerOptions & { legacy?: unknown },
     sdk: HandlerSdk,
   ) {
+    const names = readBy((options) => sdk.createMcpHandler(factory, options).close());
+    checkGiven(options, names, 'createResumableMcpHandler()', 'preferResumable', 'onAdopted', ...SESSION_OPTIONS);
     if (legacy !== undefined) {
       invalid('createResumableMcpHandler serves the older revisions itself: it has no option `legacy`');
     }
     if (typeof preferResumable !== 'boolean') {
       invalid('preferResumable must be true or false');
     }
-    checkServed(options);
     const { onerror, maxRequestBodySize } = options;
     this.#sdk = sdk;
     this.#leavesAll = isStock(sdk);
     this.#preferResumable = preferResumable && !this.#leavesAll;
-    this.#modern = sdk.createMcpHandler(factory, { ...options, ...(!this.#leavesAll && { legacy: 'reject' }) });
+    this.#modern = sdk.createMcpHandler(factory, {
+      ...only(options, names),
+      ...(!this.#leavesAll && { legacy: 'reject' }),
+    });
     this.#modernNode = sdk.nodeHandler(this.#modern, { onerror, maxRequestBodySize });
-    this.#router = new SessionRouter(sdk, factory, options);
-    this.#runtime = runtimeFor(options.eventStore);
+    this.#router = new SessionRouter(sdk, factory, ofSessions(options));
+    this.#runtime = runtimeFor(options);
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
     this.#forget = noteHandler(this.#preferResumable);
   }
@@ -181,7 +187,7 @@ class Handler {
 
   /** Names the revisions that can resume, so that a client of both eras falls back to `initialize`. */
   #steer(exchange: Exchange, revision: string): void {
-    this.#router.refuse(exchange, this.#runtime.engine.steer(namingBody(exchange) ?? '', revision));
+    answer(exchange, this.#runtime.engine.steer(namingBody(exchange) ?? '', revision));
   }
 
   /** What `notify` publishes reaches the clients of sessions too. */
@@ -193,7 +199,10 @@ class Handler {
     for (const made of this.#router.servers()) {
       const server = 'server' in made ? made.server : made;
       if (server.getCapabilities?.()[change.capability]?.listChanged) {
-        server[change.send]().catch((error) => this.#router.report(error));
+        callHost(
+          () => server[change.send](),
+          (error) => this.#router.report(error),
+        );
       }
     }
   }

@@ -3,7 +3,7 @@ import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:
 
 import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyText, type ReadBody } from './body.mjs';
+import { bodyText, bytesOf, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
@@ -15,6 +15,8 @@ export class NodeExchange implements Exchange {
   readonly face = 'node';
   #req: Incoming;
   #res: ServerResponse;
+  /** Some of the body is left on the connection. */
+  #isUnread = false;
   parsedBody: unknown;
   text: Body | undefined;
   requester: Requester | undefined;
@@ -24,6 +26,10 @@ export class NodeExchange implements Exchange {
     this.#req = req;
     this.#res = res;
     this.parsedBody = parsedBody;
+  }
+
+  checkUnanswered(): void {
+    checkUnanswered(this.#res);
   }
 
   get method(): string {
@@ -84,43 +90,58 @@ export class NodeExchange implements Exchange {
       // The peer left before anybody listened: there is no event left that would say so.
       return { gone: true };
     }
-    return new Promise((resolve) => {
+    return new Promise((resolve, reject) => {
       const chunks: Uint8Array[] = [];
       let size = 0;
       const settle = (result: ReadBody) => {
-        req.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
+        for (const [event, listener] of Object.entries(listeners)) {
+          req.off(event, listener);
+        }
         resolve(result);
       };
-      const onData = (chunk: Uint8Array) => {
-        size += chunk.length;
+      const onData = (chunk: Uint8Array | string) => {
+        const bytes = bytesOf(chunk, req.readableEncoding);
+        size += bytes.length;
         if (size > maxBytes) {
           req.pause();
           settle(this.#refuseRest());
         } else {
-          chunks.push(chunk);
+          chunks.push(bytes);
         }
       };
-      const onEnd = () => settle({ text: bodyText(chunks) });
+      const onEnd = () => {
+        try {
+          settle({ text: bodyText(chunks) });
+        } catch (error) {
+          reject(error);
+        }
+      };
       const onGone = () => settle({ gone: true });
-      req.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
+      const listeners = { end: onEnd, close: onGone, error: onGone, data: onData };
+      for (const [event, listener] of Object.entries(listeners)) {
+        req.on(event, listener);
+      }
+      // What waits for its user pauses requests.
+      req.resume();
     });
   }
 
   #refuseRest(): ReadBody {
-    if (this.#req.httpVersionMajor < 2) {
-      this.#res.setHeader('connection', 'close');
-    }
+    this.#isUnread = true;
     return { tooLarge: true };
   }
 
   whole(status: number, headers: OutgoingHttpHeaders, body = ''): void {
-    if (!this.#res.destroyed && !this.#res.headersSent) {
-      writeWhole(this.#res, status, headers, body);
+    try {
+      const closes = this.#isUnread && this.#req.httpVersionMajor < 2;
+      writeWhole(this.#res, status, { ...headers, ...(closes && { connection: 'close' }) }, body);
+    } catch {
+      // There is an answer, or nobody to get one.
     }
   }
 
   stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer {
-    const answer = new NodeAnswer(connection, context, headFirst, this.#res);
+    const answer = new NodeAnswer(connection, context, headFirst, this.#req, this.#res);
     answer.start();
     return answer;
   }
@@ -142,15 +163,24 @@ export class NodeExchange implements Exchange {
 }
 
 class NodeAnswer extends Answer {
+  #isHttp1: boolean;
   #res: ServerResponse;
 
-  constructor(connection: Connection, context: AnswerContext, headFirst: boolean, res: ServerResponse) {
+  constructor(
+    connection: Connection,
+    context: AnswerContext,
+    headFirst: boolean,
+    { httpVersionMajor }: IncomingMessage,
+    res: ServerResponse,
+  ) {
     super(connection, context, headFirst);
+    this.#isHttp1 = !(httpVersionMajor >= 2);
     this.#res = res;
   }
 
   override open(): boolean {
     const res = this.#res;
+    checkUnanswered(res);
     res.on('close', this.#lost);
     res.on('error', this.#lost);
     res.on('drain', this.#drained);
@@ -162,11 +192,21 @@ class NodeAnswer extends Answer {
   }
 
   override flush(): void {
-    this.#res.flushHeaders();
+    this.#res.flushHeaders?.();
   }
 
   override write(data: Frames): boolean {
-    return this.#res.write(data);
+    const res: Partial<ServerResponse> & Pick<ServerResponse, 'write'> = this.#res;
+    if (res.socket) {
+      return res.write(data);
+    }
+    // What has no socket may write later, where nothing could catch that its peer is gone: now. Some say nothing of their readers.
+    res.cork?.();
+    try {
+      return res.write(data) !== false;
+    } finally {
+      res.uncork?.();
+    }
   }
 
   override end(data: Frames | undefined): void {
@@ -192,18 +232,33 @@ class NodeAnswer extends Answer {
 
   override headers(head: number): Record<string, string> {
     const headers = super.headers(head);
-    if (headers['content-type'] === EVENT_STREAM && this.#res.req.httpVersionMajor < 2) {
+    if (headers['content-type'] === EVENT_STREAM && this.#isHttp1) {
       headers.connection = 'keep-alive';
     }
     return headers;
   }
 }
 
+/** Somebody else may have answered meanwhile. */
+function checkUnanswered(res: ServerResponse): void {
+  if (res.headersSent) {
+    throw new Error('The request has been answered by something else');
+  }
+}
+
 /** An answer that is known as a whole leaves in one write. An event stream has no length: middleware may change it. */
 function writeWhole(res: ServerResponse, status: number, headers: OutgoingHttpHeaders, body: Frames): void {
+  checkUnanswered(res);
+  if (res.destroyed) {
+    return;
+  }
   if (status !== 204 && headers['content-type'] !== EVENT_STREAM) {
     headers['content-length'] = Buffer.byteLength(body);
   }
   res.writeHead(status, headers);
-  res.end(body);
+  try {
+    res.end(body);
+  } catch {
+    // The peer is gone.
+  }
 }

@@ -17,8 +17,8 @@ function authOfSender(auth: unknown): { authJson: string | undefined; dropped: s
   }
   const facts: string[] = [];
   const dropped: string[] = [];
-  for (const [name, value] of Object.entries(auth)) {
-    const json = jsonOf(value);
+  for (const name of Object.keys(auth)) {
+    const json = jsonOf(auth, name);
     if (json === undefined) {
       dropped.push(`auth ${name}`);
     } else {
@@ -28,9 +28,10 @@ function authOfSender(auth: unknown): { authJson: string | undefined; dropped: s
   return { authJson: `{${facts.join()}}`, dropped };
 }
 
-function jsonOf(value: unknown): string | undefined {
+/** A member as JSON; nothing where it is none, or cannot be read. */
+function jsonOf(auth: object, name: string): string | undefined {
   try {
-    return JSON.stringify(value);
+    return JSON.stringify(Reflect.get(auth, name));
   } catch {
     return undefined;
   }

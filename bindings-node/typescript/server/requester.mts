@@ -2,6 +2,7 @@
 import type { IncomingMessage } from 'node:http';
 
 import { invalid } from '../errors.mjs';
+import { callHost } from '../host.mjs';
 import { Engine } from '../native.mjs';
 import type { Exchange } from './exchange.mjs';
 
@@ -30,8 +31,13 @@ const UNREADABLE = '';
 /** Notes in the exchange who sends it and for which server, for the engine: docs/security.md. */
 export function identify(exchange: Exchange, { principal, serverName, identityHeaders }: Identity): void {
   exchange.server = serverName ?? exchange.endpoint;
-  const named = principal?.(exchange.request) ?? undefined;
+  const named: unknown = principal?.(exchange.request) ?? undefined;
   if (named !== undefined && typeof named !== 'string') {
+    // Where it is a promise, nobody waits for it.
+    callHost(
+      () => named,
+      () => {},
+    );
     throw new TypeError(`principal() returned a ${typeof named}, not a string that names the user or undefined`);
   }
   const userJson = userJsonOf(exchange.user);

@@ -4,13 +4,15 @@ import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
 import type { Adopted, Refusal } from '../native.mjs';
-import { checkServed } from '../store/open.mjs';
+import { notePinned, type Pinned, runtimeOf } from '../runtime.mjs';
+import { runtimeFor } from '../store/event-store.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
-import { maxBodyBytes, namingBody } from './body.mjs';
+import { maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
-import { refusalOf, refuse, report } from './refusal.mjs';
+import { answer, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import type { Sdk, Server, StockClass, StockTransport, TransportOptions } from './sdk.mjs';
+import { checkGiven, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { type Served, StoredSessions } from './stored-sessions.mjs';
 import { resumableExchange } from './transport.mjs';
@@ -24,7 +26,7 @@ export interface RouterOf<S, AuthInfo> {
   fetch(request: Request, options?: { authInfo?: AuthInfo; parsedBody?: unknown }): Promise<Response>;
   /** The servers of the sessions that are open here. */
   servers(): S[];
-  /** Ends the sessions that are open here; after `drain()` their clients go on at another process. */
+  /** Closes the sessions that are open here. A store that outlives the process keeps them for other processes. */
   close(): Promise<void>;
 }
 
@@ -53,9 +55,7 @@ export function faces(
 ): Pick<RouterOf<unknown, unknown>, 'fetch' | 'node'> {
   return {
     fetch(request: Request, options?: FetchOptions): Promise<Response> {
-      const exchange = new WebExchange(request, options);
-      serve(exchange).catch((error) => exchange.fail(error));
-      return exchange.response;
+      return new WebExchange(request, options).answeredBy(serve);
     },
 
     // Where express calls this itself, `next` comes third, and what its parser has made is in the request.
@@ -64,7 +64,7 @@ export function faces(
   };
 }
 
-export class SessionRouter<S extends Server, Context> {
+export class SessionRouter<S extends Server, Context> implements Pinned {
   #sdk: Sdk<Context>;
   #makeServer: MakeServer<S, Context>;
   #options: TransportOptions;
@@ -93,7 +93,6 @@ export class SessionRouter<S extends Server, Context> {
     if (onAdopted !== undefined && typeof onAdopted !== 'function') {
       invalid('onAdopted must be a function');
     }
-    checkServed(options);
     this.#sdk = sdk;
     this.#makeServer = makeServer;
     this.#options = { ...options, sessionIdGenerator };
@@ -108,7 +107,18 @@ export class SessionRouter<S extends Server, Context> {
       this.#transports = { node: Resumable, fetch: Resumable };
       this.#unopened = this.#make('fetch');
     }
-    this.#stored = new StoredSessions(sdk, { ...this.#options, onerror }, (...adopted) => this.#adopt(...adopted));
+    this.#stored = this.#makeStored();
+    notePinned(this);
+  }
+
+  pin(): void {
+    this.#options = { ...this.#options, ...{ [runtimeOf]: runtimeFor(this.#options) } };
+    this.#stored = this.#makeStored();
+  }
+
+  #makeStored(): StoredSessions {
+    const options = { ...this.#options, onerror: this.#onerror };
+    return new StoredSessions(this.#sdk, options, (...adopted) => this.#adopt(...adopted));
   }
 
   /** The servers of the sessions that are open here. */
@@ -116,14 +126,9 @@ export class SessionRouter<S extends Server, Context> {
     return [...this.#sessions.values()].map(({ server }) => server);
   }
 
-  /** Serves an exchange by `route`. What fails in the user's functions is answered, as the SDK does. */
-  async serve(exchange: Exchange, route = () => this.route(exchange)): Promise<void> {
-    try {
-      return await route();
-    } catch (error) {
-      const refusal = refusalOf(this.#sdk.major, 'internal', undefined, namingBody(exchange));
-      refuse(exchange, refusal, (error) => this.report(error), error);
-    }
+  /** Serves an exchange by `route`. Never rejects. */
+  serve(exchange: Exchange, route = () => this.route(exchange)): Promise<void> {
+    return guarded(exchange, this.#sdk.major, this.#onerror, route);
   }
 
   /** Answers by the session that a request names or opens. */
@@ -151,7 +156,7 @@ export class SessionRouter<S extends Server, Context> {
       }
       served = await this.#stored.serve(exchange);
     } while (served === 'here' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
-    return served === 'served' ? undefined : this.#refuse(exchange, 'session_unknown');
+    return served === 'served' ? undefined : answer(exchange, refusalOf(this.#sdk.major, 'session_unknown'));
   }
 
   /** Reads the body into the exchange, unless it is there. False when that was the answer. */
@@ -196,7 +201,7 @@ export class SessionRouter<S extends Server, Context> {
     } finally {
       if (transport.sessionId === undefined) {
         // It was refused, or could not be connected: nobody will ever name this session.
-        await server.close();
+        await this.#close(server);
       }
     }
   }
@@ -223,16 +228,16 @@ export class SessionRouter<S extends Server, Context> {
       await server.connect(transport);
       await transport.handleRequest(new Adoption(sessionId, adopted, exchange, onReady));
     } catch (error) {
-      // First, as closing its server would end the session for all processes.
+      // First: others that wait for the session are told why.
       adopted.refuse('session_not_told', error instanceof Error ? error.message : String(error));
-      this.report(error);
-      await made?.close().catch((error) => this.report(error));
+      this.#failed(error);
+      await this.#close(made);
     }
   }
 
   #make(face: Face, onsessioninitialized?: TransportOptions['onsessioninitialized']): StockTransport {
     const transport = new this.#transports[face]({ ...this.#options, onsessioninitialized });
-    transport.onerror = this.#onerror;
+    transport.onerror = (error) => this.report(error);
     transport.onclose = () => {
       if (this.#sessions.get(transport.sessionId)?.transport === transport) {
         this.#sessions.delete(transport.sessionId);
@@ -253,10 +258,16 @@ export class SessionRouter<S extends Server, Context> {
     this.#closed = true;
     const servers = this.servers();
     this.#sessions.clear();
-    await Promise.all([
-      this.#unopened?.close(),
-      ...servers.map((server) => server.close().catch((error) => this.report(error))),
-    ]);
+    await Promise.all([this.#unopened, ...servers].map((server) => this.#close(server)));
+  }
+
+  /** Whatever its `close` is: it is the host's. */
+  async #close(server: Pick<Server, 'close'> | undefined): Promise<void> {
+    try {
+      await server?.close();
+    } catch (error) {
+      this.#failed(error);
+    }
   }
 
   #refuse(exchange: Exchange, fault: string, text?: string): void {
@@ -267,8 +278,12 @@ export class SessionRouter<S extends Server, Context> {
     refuse(exchange, refusal, this.#onerror);
   }
 
+  #failed(error: unknown): void {
+    reportFailure(this.#onerror, 'a session failed', error);
+  }
+
   report(error: unknown): void {
-    report(this.#onerror, error instanceof Error ? error : new Error(String(error)));
+    report(this.#onerror, error);
   }
 }
 
@@ -276,11 +291,12 @@ export class SessionRouter<S extends Server, Context> {
 export function sessionRouter<Context>(sdk: Sdk<Context>, transports: Record<Face, StockClass>) {
   return function createSessionRouter<S extends Server>(
     makeServer: MakeServer<S, Context>,
-    options?: RouterOptions<S>,
+    options: RouterOptions<S> = {},
   ): RouterOf<S, unknown> {
     if (typeof makeServer !== 'function') {
       invalid('createSessionRouter() takes a function that makes the server of a session');
     }
+    checkGiven(options, optionsOf(sdk.WebStock), 'createSessionRouter()', 'onAdopted', 'onerror');
     const router = new SessionRouter(sdk, makeServer, options, transports);
     return {
       ...faces((exchange) => router.serve(exchange)),

@@ -4,7 +4,6 @@ import * as server from '@modelcontextprotocol/server';
 
 import { TailropeError } from '../errors.mjs';
 import type { Refusal } from '../native.mjs';
-import { writeLog } from '../runtime.mjs';
 import type { Exchange, SeenRequest } from './exchange.mjs';
 import type { FetchHandler, NodeHandler, NodeHandlerOptions, ScopeChallenge } from './sdk.mjs';
 import { Seam } from './seam.mjs';
@@ -89,7 +88,6 @@ function nodeHandler(handler: FetchHandler, options?: NodeHandlerOptions): NodeH
       const message =
         'The SDK serves requests of 2026-07-28, and transports without sessionIdGenerator, by itself. For node:http it ' +
         `needs its package @modelcontextprotocol/node 2.1 or later for that. Install it: ${cause.message}`;
-      writeLog('error', message);
       throw new TailropeError('unsupported_sdk', message, { cause });
     });
     const { toNodeHandler } = await nodePackage;

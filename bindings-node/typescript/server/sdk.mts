@@ -61,7 +61,7 @@ export interface Transport {
   onclose?: (() => void) | undefined;
   onerror?: ((error: Error) => void) | undefined;
   // A method, so that each SDK's own types of messages fit.
-  onmessage?(message: Message, extra?: Extra): void;
+  onmessage?(message: Message, extra?: Extra): unknown;
   close(): Promise<void>;
 }
 

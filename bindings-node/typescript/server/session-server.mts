@@ -2,7 +2,9 @@
 import { setImmediate } from 'node:timers';
 
 import { ours, TailropeError } from '../errors.mjs';
+import { callHost } from '../host.mjs';
 import { type Admission, Engine, type Posted, Refusal, type Session } from '../native.mjs';
+import { checkNames } from '../options.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { UserStore } from '../store/user-store.mjs';
@@ -24,7 +26,7 @@ import {
 } from './facts.mjs';
 import { give } from './give.mjs';
 import { Outcomes } from './outcomes.mjs';
-import { refusalOf, refuse, report } from './refusal.mjs';
+import { fail, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import { endpointOf, RelayedRequest } from './relayed.mjs';
 import { type Identity, identify } from './requester.mjs';
 import {
@@ -75,6 +77,7 @@ export class SessionServer {
   #identity: Identity;
   #canBePolled = false;
   #closed = false;
+  #closing: Promise<void> | undefined;
   /** The request that the server is given again, until it has answered. */
   #replayed: { id: RequestId; resolve: (answer: Message | undefined) => void } | undefined;
   #requests = 0;
@@ -91,7 +94,7 @@ export class SessionServer {
     this.#sdk = sdk;
     this.#options = options;
     this.#makeId = makeId;
-    this.#runtime = runtimeFor(options.eventStore);
+    this.#runtime = runtimeFor(options);
     this.#identity = identityOf(this.#runtime, options);
     this.#keepAliveMs = options.keepAliveMs;
     this.#retryMs = checkMs('retryInterval', options.retryInterval);
@@ -107,16 +110,15 @@ export class SessionServer {
     this.#scopeChallengeResolver = resolver;
   }
 
-  /** Answers an exchange. Resolves when the answer is handed over, or the peer is gone. */
+  /** Answers an exchange. Resolves when the answer is handed over, or the peer is gone; never rejects. */
   async serve(exchange: Exchange): Promise<void> {
     this.#requests += 1;
-    try {
+    await guarded(exchange, this.#sdk.major, this.#onerror, async () => {
       const answer = await this.#admit(exchange);
       // Nothing of the request is held on to while its connection is open, for an hour maybe.
       await answer?.done;
-    } finally {
-      this.#requests -= 1;
-    }
+    });
+    this.#requests -= 1;
   }
 
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
@@ -217,15 +219,44 @@ export class SessionServer {
       if (sessionId === undefined) {
         return this.#refuse(exchange, 'too_many_sessions');
       }
-      try {
-        await this.#options.onsessioninitialized?.(sessionId);
-      } catch (error) {
-        refuse(exchange, refusalOf(this.#sdk.major, 'not_opened'), this.#onerror, error);
-        // Nobody will ever name this session.
-        await this.#transport.close();
-        return undefined;
+      const run = () => this.#run(admission, facts, messages, exchange, jsonResponse);
+      return { done: this.#initialize(sessionId, exchange, run) };
+    }
+    return this.#run(admission, facts, messages, exchange, jsonResponse);
+  }
+
+  /** Runs the request that opened the session. Where its client is not told the session's id, nobody will ever name it. */
+  async #initialize(sessionId: string, exchange: Exchange, run: () => Promise<Waiting>): Promise<void> {
+    let isTold = false;
+    try {
+      const answer = (await this.#initialized(sessionId, exchange)) ? await run() : undefined;
+      await answer?.done;
+      isTold = answer !== undefined;
+    } finally {
+      if (!isTold) {
+        await this.#close();
       }
     }
+  }
+
+  /** Tells the host of the session. False when it does not take it; then that was the answer. */
+  async #initialized(sessionId: string, exchange: Exchange): Promise<boolean> {
+    try {
+      await this.#options.onsessioninitialized?.(sessionId);
+      return true;
+    } catch (error) {
+      fail(exchange, refusalOf(this.#sdk.major, 'not_opened'), this.#onerror, 'onsessioninitialized failed', error);
+      return false;
+    }
+  }
+
+  async #run(
+    admission: Admission,
+    facts: number,
+    messages: Message[],
+    exchange: Exchange,
+    jsonResponse: boolean,
+  ): Promise<Waiting> {
     if (this.#scopeChallengeResolver !== undefined && (await this.#challenged(messages, exchange))) {
       return undefined;
     }
@@ -273,7 +304,7 @@ export class SessionServer {
     } else {
       replayed.resolve(undefined);
     }
-    give(this.#transport, message, this.#sdk.extra(request));
+    callHost(() => give(this.#transport, message, this.#sdk.extra(request)), replayed.reject);
     const answer = await replayed.promise;
     this.#replayed = undefined;
     if (this.#closed || session.hasEnded) {
@@ -308,7 +339,12 @@ export class SessionServer {
       }
       throw error;
     }
-    this.#begin(sessionId, session, exchange);
+    try {
+      this.#begin(sessionId, session, exchange);
+    } catch (error) {
+      session.end();
+      throw error;
+    }
     if (this.#runtime.outlivesProcess) {
       session.acceptPosted();
     }
@@ -351,8 +387,7 @@ export class SessionServer {
     try {
       challenge = await this.#challenge(messages, exchange.auth);
     } catch (error) {
-      this.#report(error);
-      this.#refuse(exchange, 'internal');
+      fail(exchange, refusalOf(this.#sdk.major, 'internal'), this.#onerror, 'a resolver of scopes failed', error);
       return true;
     }
     const response = challenge && this.#sdk.scopeChallengeResponse?.(challenge, exchange.auth);
@@ -380,7 +415,7 @@ export class SessionServer {
       this.#requests += 1;
       this.#serveRelayed(posted, endpoint)
         .catch((error) => {
-          this.#report(error);
+          this.#failed('a relayed request failed', error);
           posted.refuse('internal');
         })
         .finally(() => {
@@ -431,19 +466,20 @@ export class SessionServer {
 
   #dispatch(session: Session, admission: Admission, messages: Message[], request: SeenRequest, canPoll: boolean): void {
     for (const message of messages) {
-      try {
+      const failed = (error: unknown) => {
+        this.#failed('a message was not taken', error);
+        if (isRequest(message)) {
+          session.cancelled(message.id);
+        }
+      };
+      callHost(() => {
         const extra = this.#sdk.extra(request);
         if (canPoll && isRequest(message)) {
           extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
           extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
         }
-        give(this.#transport, message, extra);
-      } catch (error) {
-        this.#report(error);
-        if (isRequest(message)) {
-          session.cancelled(message.id);
-        }
-      }
+        return give(this.#transport, message, extra);
+      }, failed);
     }
     if (admission.facts & CANCELS) {
       session.dispatched(admission);
@@ -455,9 +491,9 @@ export class SessionServer {
       await this.#options.onsessionclosed?.(sessionId);
       answer?.();
     } finally {
-      // Closing alone leaves it to other processes, in a drain.
+      // Closing alone leaves it to other processes.
       session.delete();
-      await this.#transport.close();
+      await this.#close();
     }
   }
 
@@ -535,8 +571,25 @@ export class SessionServer {
     // A request that is still read, or is with the user's functions, is not known to the engine. It does not keep a session
     // that has ended.
     if (this.#requests === 0 || this.#opened?.session.hasEnded) {
-      this.#transport.close().catch((error) => this.#report(error));
+      void this.#close();
     }
+  }
+
+  #close(): Promise<void> {
+    this.#closing ??= this.#closeTransport();
+    return this.#closing;
+  }
+
+  /** Ends the session, and closes the transport, which may be a subclass of the host's and calls its `onclose`. */
+  async #closeTransport(): Promise<void> {
+    this.#opened?.session.end();
+    try {
+      await this.#transport.close();
+    } catch (error) {
+      this.#failed('a session did not close', error);
+    }
+    // Also where the host's `close` did not come to it.
+    this.close();
   }
 
   close(): void {
@@ -545,7 +598,8 @@ export class SessionServer {
     }
     this.#closed = true;
     this.#replayed?.resolve(undefined);
-    this.#opened?.session.end();
+    // The program may close it because the process ends: what outlives that keeps the session.
+    this.#opened?.session.release();
     for (const answer of [...(this.#opened?.answers.open ?? [])]) {
       answer.finish();
     }
@@ -560,6 +614,10 @@ export class SessionServer {
     report(this.#onerror, error);
   }
 
+  #failed(what: string, error: unknown): void {
+    reportFailure(this.#onerror, what, error);
+  }
+
   #refused(exchange: Exchange, refusal: Refusal, requestBody?: unknown): undefined {
     refuse(exchange, refusal, this.#onerror, this.#sdk.bodyError?.(refusal, requestBody));
   }
@@ -569,8 +627,9 @@ export class SessionServer {
   }
 }
 
-function pausesOf(options: CloseOptions | undefined) {
-  return [checkMs('retryMs', options?.retryMs), checkMs('holdMs', options?.holdMs)] as const;
+function pausesOf(options: CloseOptions = {}) {
+  checkNames(options, ['retryMs', 'holdMs'], 'a close');
+  return [checkMs('retryMs', options.retryMs), checkMs('holdMs', options.holdMs)] as const;
 }
 
 /** A response as JSON. One that cannot be written is replaced by an error, or its request would never end. */

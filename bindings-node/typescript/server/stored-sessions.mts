@@ -12,10 +12,11 @@ import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions } from './exchange.mjs';
 import { ACTION, CALL, LISTEN, RESUME } from './facts.mjs';
 import { NodeExchange } from './node-exchange.mjs';
-import { refusalOf, refuse, report } from './refusal.mjs';
+import { guarded, refusalOf, refuse, report } from './refusal.mjs';
 import { travellingOf } from './relayed.mjs';
 import { identify } from './requester.mjs';
 import type { Sdk, TransportOptions } from './sdk.mjs';
+import { checkGiven, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { forbidden, identityOf, keepAliveOf } from './transport-options.mjs';
 import { WebExchange } from './web-exchange.mjs';
@@ -99,7 +100,7 @@ export class StoredSessions {
     if (!METHODS.includes(exchange.method) || sessionId === undefined || isStock(this.#sdk)) {
       return 'unknown';
     }
-    const runtime = runtimeFor(this.#options.eventStore);
+    const runtime = runtimeFor(this.#options);
     if (!runtime.outlivesProcess) {
       return 'unknown';
     }
@@ -195,26 +196,31 @@ export interface StoredSessionServers<Options, AuthInfo> {
   ): Promise<Response | undefined>;
 }
 
+async function served(sdk: Sdk, exchange: Exchange, options: StoredOptions): Promise<Served> {
+  const serve = () => new StoredSessions(sdk, options).serve(exchange);
+  return (await guarded(exchange, sdk.major, options.onerror, serve)) ?? 'served';
+}
+
 /** What hand-written routers call for an SDK line. */
 export function storedSessionServers(sdk: Sdk): StoredSessionServers<StoredOptions, unknown> {
+  const check = (options: StoredOptions) =>
+    checkGiven(options, optionsOf(sdk.WebStock), 'serveStoredSession() and fetchStoredSession()', 'onerror');
   return {
     /** For node:http, express and what is built on it. Resolves to whether it was answered. */
-    async serveStoredSession(req, res, options, parsedBody) {
-      return (await new StoredSessions(sdk, options).serve(new NodeExchange(req, res, parsedBody))) === 'served';
+    async serveStoredSession(req, res, options = {}, parsedBody) {
+      check(options);
+      return (await served(sdk, new NodeExchange(req, res, parsedBody), options)) === 'served';
     },
 
     /** For the web platform. Resolves to the response, if there is one. */
-    fetchStoredSession(request, { authInfo, parsedBody, ...options }: StoredOptions & FetchOptions = {}) {
+    async fetchStoredSession(request, { authInfo, parsedBody, ...options }: StoredOptions & FetchOptions = {}) {
+      check(options);
+      let isServed = true;
       const exchange = new WebExchange(request, { authInfo, parsedBody });
-      const served = new StoredSessions(sdk, options).serve(exchange);
-      return new Promise((resolve, reject) => {
-        exchange.response.then(resolve, reject);
-        served.then((outcome) => {
-          if (outcome !== 'served') {
-            resolve(undefined);
-          }
-        }, reject);
+      const response = await exchange.answeredBy(async () => {
+        isServed = (await served(sdk, exchange, options)) === 'served';
       });
+      return isServed ? response : undefined;
     },
   };
 }

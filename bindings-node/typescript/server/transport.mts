@@ -1,11 +1,12 @@
 // The transports that take the place of the SDKs' classes, for both SDK lines.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { setImmediate } from 'node:timers';
-import { checkServed } from '../store/open.mjs';
+import { callHost } from '../host.mjs';
 import { Adoption } from './adoption.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange, FetchOptions } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
+import { guarded } from './refusal.mjs';
 import type {
   Message,
   RequestId,
@@ -17,6 +18,7 @@ import type {
   TransportOptions,
   WebSdk,
 } from './sdk.mjs';
+import { checkGiven, only, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { SessionServer } from './session-server.mjs';
 import type { OwnOptions } from './transport-options.mjs';
@@ -65,8 +67,8 @@ function resumable<Args extends unknown[]>(
     #stock: HandleRequest;
 
     constructor(options: TransportOptions = {}) {
-      super(options);
-      checkServed(options);
+      checkGiven(options, optionsOf(Stock), 'a transport');
+      super(only(options, optionsOf(Stock)));
       this.#stock = stockHandler(this, (...args) => super.handleRequest(...args), options);
       if (options.sessionIdGenerator !== undefined && !isStock(sdk)) {
         this.#sessions = new SessionServer(this, sdk, options, options.sessionIdGenerator);
@@ -144,10 +146,12 @@ export function resumableNodeOverWeb<Stock extends StockClass, AuthInfo>(
       const fetch = async (request: Request, options?: FetchOptions) => {
         const response = (await handleRequest(request, options)) as Response;
         // The SDK's handler holds the head back until there is a body, which may be long after: its class does not.
-        setImmediate(() => res.headersSent && !res.writableEnded && res.flushHeaders());
+        const flush = () => res.headersSent && !res.writableEnded && res.flushHeaders?.();
+        setImmediate(callHost, flush, () => {});
         return response;
       };
-      return sdk.nodeHandler({ fetch }, { maxRequestBodySize, onerror })(req, res, parsedBody);
+      const serve = () => sdk.nodeHandler({ fetch }, { maxRequestBodySize, onerror })(req, res, parsedBody);
+      return guarded(new NodeExchange(req, res, parsedBody), sdk.major, onerror, serve);
     };
   }) as unknown as Resumable<Stock, Omit<InstanceType<Stock>, 'handleRequest'> & Closing & NodeFace<AuthInfo>>;
 }
@@ -155,9 +159,7 @@ export function resumableNodeOverWeb<Stock extends StockClass, AuthInfo>(
 /** For the SDKs' web-standard transports. */
 export function resumableWeb<Stock extends StockClass>(Stock: Stock, sdk: Sdk): Resumable<Stock> {
   return resumable(Stock, sdk, (sessions, request: Request, options?: FetchOptions) => {
-    const exchange = new WebExchange(request, options);
-    sessions.serve(exchange).catch((error) => exchange.fail(error));
-    return exchange.response;
+    return new WebExchange(request, options).answeredBy((exchange) => sessions.serve(exchange));
   }) as Resumable<Stock>;
 }
 

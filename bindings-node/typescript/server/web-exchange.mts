@@ -1,7 +1,7 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
 import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyText, type ReadBody } from './body.mjs';
+import { bodyText, bytesOf, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { withResolvers } from './with-resolvers.mjs';
@@ -13,26 +13,33 @@ const READ_AHEAD_BYTES = 16 << 10;
 export class WebExchange implements Exchange {
   readonly face = 'fetch';
   #request: Request;
+  #options: FetchOptions;
   #answered = withResolvers<Response>();
-  readonly auth: unknown;
   parsedBody: unknown;
   text: Body | undefined;
   requester: Requester | undefined;
   server = '';
 
-  constructor(request: Request, { authInfo, parsedBody }: FetchOptions = {}) {
+  constructor(request: Request, options: FetchOptions = {}) {
     this.#request = request;
-    this.auth = authInfo;
-    this.parsedBody = parsedBody;
+    this.#options = options;
+    this.parsedBody = options.parsedBody;
   }
 
-  /** Resolves to the Response, as soon as its head is known. */
-  get response(): Promise<Response> {
+  /** Has `serve` answer it. Resolves to the Response, as soon as its head is known. */
+  async answeredBy(serve: (exchange: WebExchange) => Promise<unknown>): Promise<Response> {
+    void serve(this).finally(() => this.abandon());
     return this.#answered.promise;
   }
 
+  checkUnanswered(): void {}
+
   get method(): string {
     return this.#request.method;
+  }
+
+  get auth(): unknown {
+    return this.#options.authInfo;
   }
 
   get user(): unknown {
@@ -72,10 +79,12 @@ export class WebExchange implements Exchange {
     if (Number(this.header('content-length')) > maxBytes) {
       return { tooLarge: true };
     }
-    const reader = this.#request.body?.getReader();
-    if (reader === undefined) {
+    const { body } = this.#request;
+    if (!body || body.locked) {
+      // Something in front of us has read it.
       return { text: '' };
     }
+    const reader = body.getReader();
     const chunks: Uint8Array[] = [];
     let size = 0;
     try {
@@ -84,12 +93,13 @@ export class WebExchange implements Exchange {
         if (done) {
           return { text: bodyText(chunks) };
         }
-        size += value.byteLength;
+        const bytes = bytesOf(value);
+        size += bytes.length;
         if (size > maxBytes) {
           reader.cancel().catch(() => {});
           return { tooLarge: true };
         }
-        chunks.push(value);
+        chunks.push(bytes);
       }
     } catch {
       return { gone: true };
@@ -113,10 +123,6 @@ export class WebExchange implements Exchange {
 
   respond(response: Response): void {
     this.#answered.resolve(response);
-  }
-
-  fail(error: unknown): void {
-    this.#answered.reject(error);
   }
 
   async handTo({ fetch }: Handlers): Promise<void> {
@@ -171,7 +177,7 @@ class WebAnswer extends Answer {
   }
 
   override write(data: Frames): boolean {
-    this.#controller?.enqueue(bytesOf(data));
+    this.#controller?.enqueue(encoded(data));
     return (this.#controller?.desiredSize ?? 0) > 0;
   }
 
@@ -179,7 +185,7 @@ class WebAnswer extends Answer {
 
   override end(data: Frames | undefined): void {
     if (data) {
-      this.#controller?.enqueue(bytesOf(data));
+      this.#controller?.enqueue(encoded(data));
     }
     this.#controller?.close();
   }
@@ -195,11 +201,7 @@ class WebAnswer extends Answer {
   }
 
   override fail(error: unknown): void {
-    if (this.#controller === undefined) {
-      this.#exchange.fail(error);
-    } else {
-      this.#controller.error(error);
-    }
+    this.#controller?.error(error);
   }
 
   override release(): void {
@@ -222,6 +224,7 @@ class WebAnswer extends Answer {
   }
 }
 
-function bytesOf(data: Frames): Uint8Array {
+/** Bytes that share no memory with others. */
+function encoded(data: Frames): Uint8Array {
   return typeof data === 'string' ? encoder.encode(data) : data;
 }

@@ -1,8 +1,8 @@
 // Event stores by their address, and which options are a store's.
 import { invalid, ours } from '../errors.mjs';
-import { names } from '../names.mjs';
-import { Engine, Store as NativeStore } from '../native.mjs';
-import { PACE_OPTIONS } from '../pace.mjs';
+import { Store as NativeStore } from '../native.mjs';
+import { STORE_OPTIONS } from '../option-names.mjs';
+import { checkNames } from '../options.mjs';
 
 /** What can be set on an event store. What is not named keeps its default. */
 export interface StoreOptions {
@@ -58,25 +58,6 @@ type NativeOptions = ConstructorParameters<typeof NativeStore>[1];
 /** Options that are numbers. The native half says which names and values there are. */
 export type NumberOptions = Record<string, number>;
 
-const STORE_OPTIONS = new Set<string>(['durability', 'encryptionKeys', ...Engine.numberOptions(true)]);
-
-/** The other options of an engine, and where options belong that are not ones of it. */
-const ENGINE_OPTIONS = ['principal', 'serverName', 'store', 'pace', ...Engine.numberOptions(false)];
-const ELSEWHERE: Record<string, string> = {
-  onUnsupported: 'configure()',
-  onAdopted: 'createSessionRouter() and createResumableMcpHandler()',
-  preferResumable: 'createResumableMcpHandler()',
-  enableJsonResponse: 'a transport',
-  eventStore: 'a transport',
-  onsessioninitialized: 'a transport',
-  onsessionclosed: 'a transport',
-  retryInterval: 'a transport',
-  sessionIdGenerator: 'a transport',
-};
-
-const ofConfigure = names([...STORE_OPTIONS, ...ENGINE_OPTIONS]);
-const ofServers = names([...Object.keys(ELSEWHERE), 'keepAliveMs', 'principal', 'serverName']);
-
 const shown: Record<string | symbol, (this: NativeStore) => unknown> = {
   toString() {
     return `Store(${this.address})`;
@@ -93,44 +74,10 @@ for (const name of Reflect.ownKeys(shown)) {
 }
 
 /** Of options that are numbers; what else they may be the native half says. */
-export function checkNumbers(options: object): asserts options is NumberOptions {
+function checkNumbers(options: object): asserts options is NumberOptions {
   for (const [name, value] of Object.entries(options)) {
-    const isNumber = typeof value === 'number' && value >= 0;
-    checkName(name, isNumber);
-    if (!isNumber) {
+    if (typeof value !== 'number' || !(value >= 0)) {
       invalid(`${name} must be a number that is not negative`);
-    }
-  }
-}
-
-/** What no engine and no store has an option for. The native half knows the names of those that are numbers. */
-function checkName(name: string, isNumber: boolean): void {
-  if (Object.hasOwn(ELSEWHERE, name)) {
-    invalid(`${name} is an option of ${ELSEWHERE[name]}: give it there`);
-  }
-  const meant = meantBy(name, ofConfigure);
-  if (meant === undefined && PACE_OPTIONS.includes(name)) {
-    invalid(`${name} is an option of a pace: give it in \`pace\``);
-  }
-  if (meant === undefined && !isNumber) {
-    invalid(`unknown option ${name}: docs/reference/options.md has all of them`);
-  }
-}
-
-/** The option that a name is, or is meant for; a name that is written otherwise is refused. */
-function meantBy(name: string, of: typeof ofConfigure): string | undefined {
-  const meant = of(name);
-  if (meant !== undefined && meant !== name) {
-    invalid(`unknown option ${name}; did you mean ${meant}?`);
-  }
-  return meant;
-}
-
-/** Checks the options of a transport, a router or a handler. The SDKs have more than the names here, and take any. */
-export function checkServed(options: object): void {
-  for (const name of Object.keys(options)) {
-    if (meantBy(name, ofServers) === undefined && meantBy(name, ofConfigure) !== undefined) {
-      invalid(`${name} is an option of configure(): give it there`);
     }
   }
 }
@@ -148,6 +95,7 @@ function checked(address: unknown, options: StoreOptions): [string, NativeOption
         `resolved to, not ${address === null ? 'null' : typeof address}`,
     );
   }
+  checkNames(options, STORE_OPTIONS, 'an event store');
   const { durability, encryptionKeys, ...numbers } = options;
   checkNumbers(numbers);
   const others: NativeOptions = {};
@@ -184,7 +132,7 @@ export async function openStore(address: string, options: StoreOptions = {}): Pr
  */
 export function storeOf(store: string | Store, options: object): [NativeStore, NumberOptions] {
   const entries = Object.entries(options);
-  const isOfStore = ([name]: [string, unknown]) => STORE_OPTIONS.has(name);
+  const isOfStore = ([name]: [string, unknown]) => STORE_OPTIONS.includes(name);
   const own = entries.filter(isOfStore);
   const rest: Record<string, unknown> = Object.fromEntries(entries.filter((entry) => !isOfStore(entry)));
   checkNumbers(rest);

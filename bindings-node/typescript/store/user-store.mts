@@ -1,4 +1,5 @@
 // A user's own event store at work under our transport.
+import { describe } from '../host.mjs';
 import type { Session } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { Outcomes } from '../server/outcomes.mjs';
@@ -90,8 +91,4 @@ export class UserStore extends Outcomes {
       }
     }
   }
-}
-
-function describe(error: unknown): string {
-  return error instanceof Error ? `${error.name}: ${error.message}` : String(error);
 }

@@ -7,6 +7,7 @@ import net from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { invalid, TailropeError } from '../errors.mjs';
+import { checkNames } from '../options.mjs';
 import { Session, WAIT_MS } from './session.mjs';
 import type * as kit from './types.mjs';
 
@@ -204,6 +205,7 @@ export async function serve(
   target: string | readonly string[] | Handler | http.Server,
   options: kit.ServeOptions = {},
 ): Promise<kit.Server> {
+  checkNames(options, ['path', 'headers', 'env', 'cwd', 'startMs', 'waitMs'], 'serve()');
   if (typeof target === 'string') {
     return Process.begin([process.execPath, target], options);
   }

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { TailropeError } from '../errors.mjs';
+import { checkNames } from '../options.mjs';
 import { Connection, check, Event, fieldsOf, report } from './record.mjs';
 import type * as kit from './types.mjs';
 import { type Answer, type Block, Broken, cut, Decoder, send } from './wire.mjs';
@@ -126,7 +127,9 @@ export class Call implements kit.Call {
     return values;
   }
 
-  async resume(after?: string, { at }: { at?: string | URL } = {}): Promise<void> {
+  async resume(after?: string, options: { at?: string | URL } = {}): Promise<void> {
+    checkNames(options, ['at'], 'resume()');
+    const { at } = options;
     this.#drop();
     const cursor = after ?? Event.cursor(Connection.head(this.#reading()));
     if (cursor === undefined) {
@@ -138,7 +141,9 @@ export class Call implements kit.Call {
     await this.#get(cursor, at, false);
   }
 
-  async collect({ readAgain = true }: { readAgain?: boolean } = {}): Promise<unknown[]> {
+  async collect(options: { readAgain?: boolean } = {}): Promise<unknown[]> {
+    checkNames(options, ['readAgain'], 'collect()');
+    const { readAgain = true } = options;
     for (let silent = 0; !this.isAnswered; ) {
       if (this.#answer === undefined) {
         await sleep(Math.min(this.#retryMs, LONGEST_PAUSE_MS));
@@ -297,10 +302,9 @@ export class Session implements kit.Session {
     this.#given = headers;
   }
 
-  static async open(
-    url: string | URL,
-    { revision = NEWEST, capabilities = {}, headers = {}, waitMs = WAIT_MS }: Options = {},
-  ): Promise<Session> {
+  static async open(url: string | URL, options: Options = {}): Promise<Session> {
+    checkNames(options, ['revision', 'capabilities', 'headers', 'waitMs'], 'a session');
+    const { revision = NEWEST, capabilities = {}, headers = {}, waitMs = WAIT_MS } = options;
     const session = new Session(url, revision, headers, waitMs);
     const clientInfo = { name: 'tailrope/testing', version: '1' };
     const params = { protocolVersion: revision, capabilities, clientInfo };

@@ -89,7 +89,7 @@ impl Change<'_> {
         let Ticket { nonce, operation, .. } = *ticket;
         match (operation, outcome) {
             (Operation::Read(conn), Outcome::Page(result)) => {
-                let input = self.page_input(conn, nonce, result.map(|read| read.page));
+                let input = self.page_input(conn, nonce, result);
                 self.input(nonce, input);
             }
             (Operation::Look(after), Outcome::Page(result)) => {

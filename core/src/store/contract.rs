@@ -9,15 +9,15 @@ mod owners;
 mod retention;
 mod shared;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
 pub use caller::{Caller, Event, Log, progress};
-use inbox::rule_14_holds_between;
+use inbox::RULE_14;
 pub use left::check_left;
+use owners::RULE_12;
 pub use owners::check_settle;
-use owners::rule_12_holds_between;
 pub use retention::check_retention;
 pub use shared::check_shared;
 
@@ -34,27 +34,68 @@ use crate::stream::{EventKind, Paced, Page, Seq};
 ///
 /// # Panics
 /// When the store breaks a rule.
-pub fn check(make: &dyn Fn() -> Arc<dyn EventStore>) {
-    rule_1_a_log_is_named_by_session_and_stream(&*make());
-    rule_2_positions_are_dense_and_a_repeated_append_changes_nothing(&*make());
-    rule_2_one_append_creates_adds_and_ends(&*make());
-    rule_2_concurrent_appends_to_many_streams_all_count(&*make());
-    rule_3_an_event_is_readable_when_it_is_stored(&*make());
-    rule_4_events_come_back_in_order_byte_for_byte(&*make());
-    rule_4_pages_keep_their_bounds(&*make());
-    rule_5_nothing_is_trimmed_below_the_bounds(&*make());
-    rule_6_a_finished_log_stays_readable_and_takes_nothing(&*make());
-    rule_7_a_refused_append_changes_nothing(&*make());
-    rule_8_dropping_frees_everything(&*make());
-    rule_9_streams_do_not_wait_for_each_other(&*make());
-    rule_11_what_has_no_answer_is_done_before_what_follows(&*make());
-    rule_12_a_session_is_known_from_its_first_hold_until_it_is_dropped(&*make());
-    let alone = || {
+pub fn check(make: &(dyn Fn() -> Arc<dyn EventStore> + Sync)) {
+    const RULES: &[fn(&dyn EventStore)] = &[
+        rule_1_a_log_is_named_by_session_and_stream,
+        rule_2_positions_are_dense_and_a_repeated_append_changes_nothing,
+        rule_2_one_append_creates_adds_and_ends,
+        rule_2_concurrent_appends_to_many_streams_all_count,
+        rule_3_an_event_is_readable_when_it_is_stored,
+        rule_4_events_come_back_in_order_byte_for_byte,
+        rule_4_pages_keep_their_bounds,
+        rule_5_nothing_is_trimmed_below_the_bounds,
+        rule_6_a_finished_log_stays_readable_and_takes_nothing,
+        rule_7_a_refused_append_changes_nothing,
+        rule_8_dropping_frees_everything,
+        rule_9_streams_do_not_wait_for_each_other,
+        rule_11_what_has_no_answer_is_done_before_what_follows,
+        rule_12_a_session_is_known_from_its_first_hold_until_it_is_dropped,
+    ];
+    let both = || {
         let store = make();
         (Arc::clone(&store), store)
     };
-    rule_12_holds_between(&alone);
-    rule_14_holds_between(&alone);
+    let alone = RULES.iter().map(|rule| -> Check<'_> { Box::new(|| rule(&*make())) });
+    at_once(alone.chain(between(&both, RULE_12)).chain(between(&both, RULE_14)));
+}
+
+/// A rule on the store objects of two processes, or of an owner and the next one. Both may be one object.
+type BetweenTwo = fn(&dyn EventStore, &dyn EventStore);
+
+/// One rule on a place of its own, without anything in it.
+type Check<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+fn between<'a>(
+    make: &'a (dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>) + Sync),
+    rules: &'static [BetweenTwo],
+) -> impl Iterator<Item = Check<'a>> {
+    rules.iter().map(move |rule| -> Check<'a> {
+        Box::new(move || {
+            let (a, b) = make();
+            rule(&*a, &*b);
+        })
+    })
+}
+
+/// Runs some checks at a time: most of them wait for their store most of their time.
+fn at_once<'a>(checks: impl Iterator<Item = Check<'a>>) {
+    const THREADS: usize = 4;
+    let checks = Mutex::new(checks.collect::<Vec<_>>().into_iter());
+    let next = || checks.lock().unwrap_or_else(PoisonError::into_inner).next();
+    std::thread::scope(|scope| {
+        let run = || {
+            while let Some(check) = next() {
+                check();
+            }
+        };
+        for thread in [(); THREADS].map(|()| scope.spawn(run)) {
+            if let Err(panic) = thread.join() {
+                // What has not begun does not matter any more.
+                while next().is_some() {}
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
 }
 
 /// What an owner says of the pace of a stream.

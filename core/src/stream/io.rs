@@ -56,13 +56,16 @@ pub enum Input {
     Appended,
     /// The store did not take the events of the last [`Output::Append`].
     AppendFailed,
-    /// The log has grown to `head` by somebody else who writes it.
+    /// The log has this head, as somebody else writes it. A store that was set back has less of it than before.
     Grown {
         /// The last stored position.
         head: Seq,
     },
-    /// The log has got its end from somebody else, at its present head: it takes no events from here.
+    /// The log has got its end from somebody else: it takes no events from here. What a store that was set back has lost of
+    /// it does not come again.
     Ended {
+        /// The last stored position.
+        head: Seq,
         /// The end, if it is not in the log.
         tail: Option<Bytes>,
     },

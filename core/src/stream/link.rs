@@ -31,8 +31,10 @@ pub(super) struct Link {
     /// The store owes a page up to here.
     pub(super) loading: Option<Seq>,
     pub(super) close: Option<CloseAt>,
-    /// The tag that the first page still has to confirm; set when the store could not be asked.
-    pub(super) unverified: Option<u32>,
+    /// The chain tag of the event at `sent`: every page has to confirm it. None where nothing can.
+    pub(super) tag: Option<u32>,
+    /// A page has to confirm it even if nothing follows: the store could not be asked, or was set back.
+    pub(super) is_unverified: bool,
     /// Since when loads fail, and when to try again.
     pub(super) fault: Option<(Ms, Ms)>,
     pub(super) retry_sent: Option<u32>,
@@ -55,7 +57,8 @@ impl Link {
             waiting: false,
             loading: None,
             close: None,
-            unverified: None,
+            tag: None,
+            is_unverified: false,
             fault: None,
             retry_sent: None,
             last_write: now,

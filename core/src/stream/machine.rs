@@ -305,7 +305,7 @@ impl Machine {
             Input::Appended => self.appended(out),
             Input::AppendFailed => self.append_failed(now, out),
             Input::Grown { head } => self.grown(head, out),
-            Input::Ended { tail } => self.ended(tail, out),
+            Input::Ended { head, tail } => self.ended(head, tail, out),
             Input::Page { conn, page } => self.page(now, conn, page, out),
             Input::LoadFailed { conn } => self.load_failed(now, conn, out),
             Input::Ready { conn } => self.ready(now, conn, out),
@@ -341,8 +341,8 @@ fn next_visit(visit: u32) -> u32 {
     (visit + 1) % (1 << 24)
 }
 
-/// Whether the log shows another history at the cursor's position than the cursor was made from. A
-/// position that was trimmed away shows nothing.
+/// Whether the log shows another history at a reader's position than the reader was given. A position that was trimmed
+/// away shows nothing.
 fn contradicts(page: &Page, tag: Option<u32>) -> bool {
     matches!((page.tag_at, tag), (Some(at), Some(tag)) if at != tag)
 }

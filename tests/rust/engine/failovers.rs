@@ -2,13 +2,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
-use crate::kit::common::{Answered, Bench, NEW, broadcast, call, id, listen, notify, read_now, respond, resume};
+use crate::kit::common::{
+    Answered, Bench, NEW, broadcast, call, frames, id, listen, notify, read_now, respond, resume,
+};
+use crate::kit::eventually::PATIENCE;
 use crate::kit::processes::{begun, ended, events, find, find_known, has, open_session, read_until};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
-use tailrope_core::engine::{Clock, Options, SessionHandle};
+use tailrope_core::engine::{Clock, Connection, Options, SessionHandle};
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Operation,
@@ -324,6 +328,84 @@ fn i8_a_session_that_the_store_lost_is_there_again() {
     broadcast(&world.session, "b").unwrap();
     let answered = read_until(&world.there, &listener, has(1));
     assert_eq!(events(&answered), [json!({"event": 1, "is": "b"})]);
+}
+
+/// More than one page has room for.
+fn long() -> String {
+    "b".repeat(100_000)
+}
+
+/// A slow reader of the call: it has the first event, and its process knows of more.
+fn behind(world: &World, is_here: bool) -> (&Bench, Connection) {
+    let (bench, session) = match is_here {
+        true => (&world.here, world.session.clone()),
+        false => (&world.there, find_known(&world.there)),
+    };
+    let reader = resume(&session, &world.cursor);
+    let deadline = Instant::now() + PATIENCE;
+    let mut text = String::new();
+    while !text.contains("method") {
+        assert!(Instant::now() < deadline, "{text}");
+        bench.advance(20);
+        text.push_str(&reader.poll(1).text());
+    }
+    assert_eq!(frames(&text).len(), 2, "the priming event and the first event");
+    (bench, reader)
+}
+
+#[test]
+fn o10_i8_a_slow_reader_gets_what_the_store_lost_when_its_owner_has_written_it_again() {
+    for is_here in [true, false] {
+        let world = World::new();
+        notify(&world.session, 1, &long()).unwrap();
+        let (bench, reader) = behind(&world, is_here);
+        world.store.lose(1);
+        bench.advance(1_000);
+        let during = read_now(&reader);
+        assert_eq!((during.frames(), during.end), (Vec::new(), None), "here: {is_here}");
+        world.store.is_back();
+        assert_eq!(events(&read_until(bench, &reader, has(1))), [json!({"event": 2, "is": long()})], "here: {is_here}");
+        respond(&world.session, 1).unwrap();
+        let end = read_until(bench, &reader, ended);
+        assert_eq!(events(&end), [json!({"event": 3, "is": {"result": 1}})], "here: {is_here}");
+        assert_eq!(bench.engine.stats().gaps, 0, "here: {is_here}");
+    }
+}
+
+#[test]
+fn i8_a_slow_reader_gets_the_end_of_a_call_whose_events_do_not_come_back() {
+    let is_silent: fn(&World) = |world| world.store.is_back();
+    let goes_on: fn(&World) = |world| assert!(notify(&world.session, 1, "d").is_err());
+    for (does, lost) in [(is_silent, 2), (goes_on, 2), (is_silent, 3), (goes_on, 3)] {
+        for is_here in [true, false] {
+            let world = World::new();
+            notify(&world.session, 1, &long()).unwrap();
+            notify(&world.session, 1, "c").unwrap();
+            let (bench, reader) = behind(&world, is_here);
+            let began = bench.clock.now();
+            world.store.lose(lost);
+            does(&world);
+            let end = read_until(bench, &reader, ended);
+            let case = format!("here: {is_here}, lost: {lost}: {end:?}");
+            assert_eq!(events(&end).pop(), Some(json!({"tombstone": {"error": -32603, "id": 1}})), "{case}");
+            assert_eq!(end.end, Some(CloseReason::Complete), "{case}");
+            assert!(lost == 3 || is_lost(&end), "{case}");
+            assert!(bench.clock.now().since(began) < 5_000, "{case}");
+        }
+    }
+}
+
+#[test]
+fn i8_a_slow_reader_of_a_response_that_does_not_come_back_gets_an_end() {
+    let world = World::new();
+    notify(&world.session, 1, &long()).unwrap();
+    let (here, reader) = behind(&world, true);
+    respond(&world.session, 1).unwrap();
+    world.store.lose(2);
+    world.store.is_back();
+    let end = read_until(here, &reader, ended);
+    assert_eq!(events(&end), [json!({"tombstone": {"error": -32603, "id": 1}})], "I13: {}", end.text);
+    assert!(is_lost(&end), "{}", end.text);
 }
 
 /// A cursor behind the second event of the call, which the store loses then.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tailrope_core::engine::Options;
 use tailrope_core::exchange::{Principal, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, RequestId};
+use tailrope_core::store::{MAX_INBOX_MESSAGES, MAX_TAKEN};
 use tailrope_core::stream::{CloseReason, Drain};
 
 use crate::kit::adopting::admit;
@@ -106,6 +107,25 @@ fn a_notification_is_accepted_once_it_is_stored_and_leaves_nothing() {
     assert_eq!(fleet.usage().streams, streams, "nothing of it stays");
     drop(connection);
     assert_eq!(held(&fleet, 1), (0, 0), "I11");
+}
+
+#[test]
+fn i11_what_a_busy_host_does_not_take_waits_in_the_inbox_which_has_a_bound() {
+    let fleet = Fleet::new(2);
+    let session = open(&fleet, NEW);
+    let there = find(&fleet, 1);
+    let post = |_| {
+        let answered = read_now(&relay(&there, &initialized()));
+        fleet.settle();
+        (answered.status, answered.text)
+    };
+    let answers: Vec<_> = (0..2_000).map(post).collect();
+    let accepted = answers.iter().filter(|(status, _)| *status == Some(202)).count();
+    assert_eq!(accepted, MAX_INBOX_MESSAGES + MAX_TAKEN);
+    assert!(answers[accepted..].iter().all(|(status, text)| *status == Some(503) && text.contains("too much waits")));
+    // All that was accepted comes, in time.
+    assert_eq!(serve(&session).len(), accepted);
+    assert_eq!(read_now(&relay(&there, &initialized())).status, Some(202), "there is room again");
 }
 
 #[test]

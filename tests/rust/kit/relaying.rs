@@ -147,7 +147,8 @@ pub(crate) fn cancellation(id: i64) -> Value {
 /// The host takes what was relayed, and says what it has dispatched.
 pub(crate) fn serve(session: &SessionHandle) -> Vec<String> {
     let mut dispatched = Vec::new();
-    for posted in session.take_posted() {
+    // While it begins some, more may come.
+    for posted in std::iter::from_fn(|| Some(session.take_posted()).filter(|posted| !posted.is_empty())).flatten() {
         let Some(admission) = posted.admit(&Terms::default()) else { continue };
         match admission.action() {
             Action::Call if posted.begin(&admission) => dispatched.push(methods(&admission)),

@@ -39,7 +39,15 @@ fn i6_it_keeps_a_log_for_as_long_as_its_pace_says() {
 #[test]
 fn it_keeps_the_contract() {
     check(&|| open("memory:", &options(&[key('1')])).unwrap());
+}
+
+#[test]
+fn it_keeps_the_contract_on_threads() {
     check(&|| open("test-threaded:?delay_ms=0", &options(&[key('1')])).unwrap());
+}
+
+#[test]
+fn it_keeps_the_contract_between_processes() {
     let folder = Folder::new();
     let files = AtomicU64::new(0);
     check_shared(&|| {

@@ -181,6 +181,8 @@ enum InputSpec {
     /// The end, if it is not in the log.
     Ended {
         tail: Option<String>,
+        /// Where it is not what the machine knows of.
+        head: Option<Seq>,
     },
     Page {
         conn: ConnectionId,
@@ -189,6 +191,8 @@ enum InputSpec {
         #[serde(default)]
         trimmed: bool,
         tag_at: Option<u32>,
+        /// Where the store has not got as far as the machine knows.
+        head: Option<Seq>,
     },
     LoadFailed(ConnectionId),
     Ready(ConnectionId),
@@ -272,8 +276,11 @@ impl Trace {
             InputSpec::Appended => Input::Appended,
             InputSpec::AppendFailed => Input::AppendFailed,
             InputSpec::Grown(head) => Input::Grown { head: *head },
-            InputSpec::Ended { tail } => Input::Ended { tail: tail.clone().map(Into::into) },
-            InputSpec::Page { conn, seqs, trimmed, tag_at } => {
+            InputSpec::Ended { tail, head } => Input::Ended {
+                head: head.unwrap_or_else(|| self.machine.durable()),
+                tail: tail.clone().map(Into::into),
+            },
+            InputSpec::Page { conn, seqs, trimmed, tag_at, head } => {
                 let after = self.read_after[conn];
                 let event = |seq: &Seq| StoredEvent {
                     seq: *seq,
@@ -281,7 +288,8 @@ impl Trace {
                     tag: tag(*seq),
                     frame: format!("event {seq}").into_bytes().into(),
                 };
-                let head = seqs.last().copied().unwrap_or(after).max(self.machine.durable());
+                let at_least = seqs.last().copied().unwrap_or(after).max(self.machine.durable());
+                let head = head.unwrap_or(at_least);
                 let low = seqs.first().copied().unwrap_or(head + 1);
                 let tag_at = if *trimmed { None } else { Some(tag_at.unwrap_or_else(|| tag(after))) };
                 Input::Page { conn: *conn, page: Page { events: seqs.iter().map(event).collect(), head, low, tag_at } }

@@ -27,12 +27,19 @@ TESTS = Path(__file__).resolve().parents[2]
 MOST_BYTES = 1 << 17
 NUMBER = struct.Struct("q")
 # What the servers of a flavour import on their way; none of it acts when it is imported.
-COMMON = ("fastapi", "tailrope.mcp", "uvicorn.lifespan.on", "uvicorn.protocols.http.auto", "uvloop")
+COMMON = (
+    "anyio._backends._asyncio",
+    "fastapi",
+    "tailrope.mcp",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.auto",
+    "uvloop",
+)
 LIBRARY = {
     "mcp1": ("mcp.server.fastmcp",),
     "mcp2": ("mcp.server.mcpserver",),
-    "fastmcp3": ("fastmcp.server.http",),
-    "fastmcp4": ("fastmcp.server.http",),
+    "fastmcp3": ("fastmcp.server.http", "fastmcp.server.server"),
+    "fastmcp4": ("fastmcp.server.http", "fastmcp.server.server"),
 }
 
 

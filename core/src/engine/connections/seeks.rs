@@ -133,7 +133,7 @@ impl Change<'_> {
         if is_sought {
             return self.found(conn, result);
         }
-        let page = result.and_then(|attached| attached.log.map(|log| log.page.page).ok_or(StoreError::Gone));
+        let page = result.and_then(|attached| attached.log.map(|log| log.page).ok_or(StoreError::Gone));
         let input = self.page_input(conn, nonce, page);
         self.input(nonce, input);
     }

@@ -90,7 +90,7 @@ impl Change<'_> {
         let inputs = match found {
             None => {
                 let tail = stream_end(&stream.origin, requests, SynthesizedEnd::Lost);
-                vec![Input::Ended { tail }]
+                vec![Input::Ended { head: 0, tail }]
             }
             Some((after, LogPage { page, chain, is_finished, tail, paced, owner, .. })) => {
                 // The standalone stream has no end.
@@ -104,13 +104,13 @@ impl Change<'_> {
                     reading.page = Some((after, page));
                 }
                 let mut inputs = Vec::new();
-                if head > stream.machine.durable() {
+                if head != stream.machine.durable() {
                     inputs.push(Input::Grown { head });
                 }
                 // What was sent before a close is stored before it, and goes out before it.
                 inputs.push(Input::Paced(paced));
                 if is_finished {
-                    inputs.push(Input::Ended { tail });
+                    inputs.push(Input::Ended { head, tail });
                 }
                 inputs
             }

@@ -17,7 +17,7 @@ use crate::engine::stats::Counters;
 use crate::protocol::StreamNonce;
 use crate::session::SynthesizedEnd;
 use crate::store::{Append, Hold, RunningLog, StoreError};
-use crate::stream::{CloseReason, ConnectionId, Seq};
+use crate::stream::{CloseReason, ConnectionId, Input, Seq};
 
 /// Whether the stream has no end yet.
 fn is_running(state: &State, nonce: StreamNonce) -> bool {
@@ -94,7 +94,7 @@ impl Change<'_> {
             // `None` is less than any position. A log that is being written finds the loss by itself.
             let is_lost = is_running(self.state, nonce) && head < stored && !self.state.writing.contains_key(&nonce);
             if is_lost && !self.append_again(nonce, None) {
-                self.log_lost(nonce, &StoreError::RolledBack);
+                self.log_lost(nonce, if head.is_some() { &StoreError::RolledBack } else { &StoreError::Gone });
             }
         }
         let kept = lock(&self.cell.shared.kept).of(self.cell.number);
@@ -131,7 +131,12 @@ impl Change<'_> {
         self.state.facts_put = None;
         lock(&self.cell.shared.kept).remove((self.cell.number, nonce));
         if self.state.session.standalone() != Some(nonce) {
-            return self.state.session.end_stream(self.now, nonce, SynthesizedEnd::StoreLost, &mut self.steps);
+            self.state.session.end_stream(self.now, nonce, SynthesizedEnd::StoreLost, &mut self.steps);
+            let tail = self.state.session.stream(nonce).and_then(|stream| stream.machine.tail().cloned());
+            if tail.is_some() && *error == StoreError::Gone {
+                self.input(nonce, Input::Ended { head: 0, tail });
+            }
+            return;
         }
         self.state.forget(nonce);
         let unstored: Vec<u64> = self

@@ -3,7 +3,7 @@
 use crate::engine::lines::log_later;
 use crate::engine::sessions::change::Change;
 use crate::protocol::StreamNonce;
-use crate::store::{Answer, Operation, ReadLimit, StoreError};
+use crate::store::{Answer, LogPage, Operation, ReadLimit, StoreError};
 use crate::stream::{ConnectionId, Input, Seq};
 
 /// Events in one page. The byte bound is what usually ends a page.
@@ -32,7 +32,7 @@ impl Change<'_> {
         let limit = ReadLimit { up_to, events: PAGE_EVENTS, bytes };
         let ticket = self.cell.ticket(nonce, Operation::Read(conn));
         let outcome = match self.cell.shared.store.read(&self.cell.key(nonce), after, limit, &ticket) {
-            Answer::Now(result) => result.map(|read| read.page),
+            Answer::Now(result) => result,
             Answer::Later => return self.wait(ticket),
         };
         let input = self.page_input(conn, nonce, outcome);
@@ -43,10 +43,17 @@ impl Change<'_> {
         &mut self,
         conn: ConnectionId,
         nonce: StreamNonce,
-        outcome: Result<crate::stream::Page, StoreError>,
+        outcome: Result<LogPage, StoreError>,
     ) -> Input {
         match outcome {
-            Ok(page) => Input::Page { conn, page },
+            Ok(LogPage { page, is_finished, tail, .. }) => {
+                let is_over = self.state.session.stream(nonce).is_some_and(|stream| stream.machine.is_finished());
+                if is_finished && is_over {
+                    // If the store was set back, its log has an end that tells of the loss.
+                    self.input(nonce, Input::Ended { head: page.head, tail });
+                }
+                Input::Page { conn, page }
+            }
             Err(error) => {
                 log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "log not readable");
                 Input::LoadFailed { conn }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::Ms;
 use crate::exchange::Relayed;
 use crate::protocol::{RequestId, StreamNonce};
+use crate::store::MAX_TAKEN;
 
 /// How many messages are remembered as taken.
 const MAX_KNOWN: usize = 256;
@@ -48,6 +49,11 @@ impl Inbox {
     /// Whether a message is here that has yet to begin, or may come.
     pub(crate) fn is_in_use(&self) -> bool {
         self.is_closed || self.is_hinted || self.is_unclear() || !self.unsettled.is_empty()
+    }
+
+    /// Whether the host has to begin some before more are taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.unsettled.len() >= MAX_TAKEN
     }
 
     /// Whether the message of this stream is still to begin.

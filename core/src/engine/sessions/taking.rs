@@ -1,8 +1,9 @@
 //! What other processes relay to a session that is owned here.
 //!
 //! A hint says that a message waits. Then messages are taken until none is left, with one question to the store at a
-//! time. Each message that was taken becomes something that the host begins, or gets an end. Nothing begins twice: a
-//! copy that comes late finds its log, or its name among the messages that were taken last.
+//! time. A host that does not begin what was taken gets no more: the rest waits in the store, where it has a bound. Each
+//! message that was taken becomes something that the host begins, or gets an end. Nothing begins twice: a copy that
+//! comes late finds its log, or its name among the messages that were taken last.
 
 use std::collections::VecDeque;
 
@@ -105,7 +106,7 @@ impl Change<'_> {
     pub(crate) fn look_into_inbox(&mut self) {
         loop {
             let state = &mut *self.state;
-            let is_waiting = state.inbox.is_asking || state.inbox.is_closed;
+            let is_waiting = state.inbox.is_asking || state.inbox.is_closed || state.inbox.is_full();
             if !state.inbox.is_hinted || is_waiting || state.writing.contains_key(&SESSION) {
                 return;
             }
@@ -240,7 +241,7 @@ impl Change<'_> {
     ) -> Result<(), Refusal> {
         let wording = self.cell.dialect.wording;
         self.check_open()?;
-        self.check_requests(requests.len(), admission.initialize(), false)?;
+        self.check_requests(requests.len(), admission.initialize().is_some(), false)?;
         if self.cell.is_store_behind() {
             return Err(wording.store_behind());
         }

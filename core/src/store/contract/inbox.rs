@@ -1,9 +1,8 @@
 //! The rules of a session's inbox, on the store objects of its owner and of the process that a message came to.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
+use super::BetweenTwo;
 use super::caller::{Caller, Log, progress};
 use crate::Ms;
 use crate::protocol::StreamNonce;
@@ -12,24 +11,16 @@ use crate::store::{
     SessionRecord, StoreError, Usage,
 };
 
-/// A place without anything in it, as an owner sees it and as another process does.
-type Place = (Arc<dyn EventStore>, Arc<dyn EventStore>);
-
-pub(super) fn rule_14_holds_between(make: &dyn Fn() -> Place) {
-    for check in [
-        rule_14_a_message_waits_until_its_owner_takes_it,
-        rule_14_messages_are_taken_in_order_and_told_again_until_they_are_forgotten,
-        rule_14_a_message_that_was_withdrawn_does_not_begin,
-        rule_14_of_take_and_withdraw_one_wins,
-        rule_14_the_next_owner_gets_what_waits_and_nothing_that_was_taken,
-        rule_14_only_the_sessions_principal_leaves_messages,
-        rule_14_the_inbox_has_bounds,
-        rule_14_messages_go_with_their_logs_and_their_session,
-    ] {
-        let (owner, other) = make();
-        check(&*owner, &*other);
-    }
-}
+pub(super) const RULE_14: &[BetweenTwo] = &[
+    rule_14_a_message_waits_until_its_owner_takes_it,
+    rule_14_messages_are_taken_in_order_and_told_again_until_they_are_forgotten,
+    rule_14_a_message_that_was_withdrawn_does_not_begin,
+    rule_14_of_take_and_withdraw_one_wins,
+    rule_14_the_next_owner_gets_what_waits_and_nothing_that_was_taken,
+    rule_14_only_the_sessions_principal_leaves_messages,
+    rule_14_the_inbox_has_bounds,
+    rule_14_messages_go_with_their_logs_and_their_session,
+];
 
 /// A session with an owner at `a`, and somebody at `b`.
 fn two<'a>(a: &'a dyn EventStore, b: &'a dyn EventStore) -> (Caller<'a>, Caller<'a>) {

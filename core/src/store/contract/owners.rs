@@ -1,10 +1,10 @@
 //! The rules of owners and of readers, on the store objects of an owner and of the next one. Both may be one object.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::BetweenTwo;
 use super::caller::{Caller, Log, PATIENCE, progress};
 use super::retry_after;
 use crate::Ms;
@@ -13,25 +13,17 @@ use crate::store::{
 };
 use crate::stream::{EventKind, Seq};
 
-/// A place without anything in it, as an owner sees it and as another process does.
-type Place = (Arc<dyn EventStore>, Arc<dyn EventStore>);
-
-pub(super) fn rule_12_holds_between(make: &dyn Fn() -> Place) {
-    for check in [
-        rule_12_only_the_owner_writes,
-        rule_12_a_session_is_taken_over_by_who_saw_its_epoch,
-        rule_12_an_owner_of_a_larger_number_than_the_store_has_was_forgotten,
-        rule_12_two_that_begin_a_session_or_take_it_over_do_not_both_have_it,
-        rule_12_an_heir_knows_what_was_stored_before_and_nothing_is_stored_after,
-        rule_12_a_session_that_was_let_go_is_told_as_such,
-        rule_12_an_owner_that_takes_stock_changes_nothing,
-        nobody_else_finds_a_session,
-        a_reader_counts_where_its_log_goes_on,
-    ] {
-        let (owner, other) = make();
-        check(&*owner, &*other);
-    }
-}
+pub(super) const RULE_12: &[BetweenTwo] = &[
+    rule_12_only_the_owner_writes,
+    rule_12_a_session_is_taken_over_by_who_saw_its_epoch,
+    rule_12_an_owner_of_a_larger_number_than_the_store_has_was_forgotten,
+    rule_12_two_that_begin_a_session_or_take_it_over_do_not_both_have_it,
+    rule_12_an_heir_knows_what_was_stored_before_and_nothing_is_stored_after,
+    rule_12_a_session_that_was_let_go_is_told_as_such,
+    rule_12_an_owner_that_takes_stock_changes_nothing,
+    nobody_else_finds_a_session,
+    a_reader_counts_where_its_log_goes_on,
+];
 
 fn alice() -> SessionRecord {
     SessionRecord { principal: Some("alice".into()), note: Bytes::from_static(b"a note"), ..SessionRecord::default() }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::caller::{Caller, Event, Log, PATIENCE, progress};
-use super::inbox::rule_14_holds_between;
-use super::owners::rule_12_holds_between;
+use super::inbox::RULE_14;
+use super::owners::RULE_12;
+use super::{BetweenTwo, at_once, between};
 use crate::Ms;
 use crate::protocol::StreamNonce;
 use crate::store::{Attach, Attached, Epoch, EventStore, Hold, Owner, ReadLimit, SessionRecord, Watch, Watcher};
@@ -17,17 +18,14 @@ use crate::stream::EventKind;
 ///
 /// # Panics
 /// When the store breaks a rule.
-pub fn check_shared(make: &dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>)) {
-    let (a, b) = make();
-    a_session_is_written_by_its_owner_and_read_everywhere(&*a, &*b);
-    let (a, b) = make();
-    readers_are_counted_over_all_processes(&*a, &*b);
-    rule_12_holds_between(make);
-    rule_14_holds_between(make);
-    let (a, b) = make();
-    rule_13_watchers_elsewhere_are_told_of_what_concerns_them(&*a, &*b);
-    let (a, b) = make();
-    a_reader_that_waits_for_hints_gets_every_event(&*a, &*b);
+pub fn check_shared(make: &(dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>) + Sync)) {
+    const RULES: &[BetweenTwo] = &[
+        a_session_is_written_by_its_owner_and_read_everywhere,
+        readers_are_counted_over_all_processes,
+        rule_13_watchers_elsewhere_are_told_of_what_concerns_them,
+        a_reader_that_waits_for_hints_gets_every_event,
+    ];
+    at_once(between(make, RULES).chain(between(make, RULE_12)).chain(between(make, RULE_14)));
 }
 
 /// Collects hints.

@@ -100,6 +100,7 @@ impl Machine {
         self.visits = visit;
         let primed = (arrival.after, visit, arrival.tag.unwrap_or_default());
         let mut link = self.link_from(now, arrival.conn, arrival.spread, primed);
+        link.tag = arrival.tag;
         match self.paced.hold_ms {
             Some(hold_ms) if self.resumes <= self.pacing.max_polls => {
                 if hold_ms == 0 {

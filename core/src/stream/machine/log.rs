@@ -126,15 +126,20 @@ impl Machine {
     }
 
     pub(super) fn grown(&mut self, head: Seq, out: &mut dyn Outputs) {
+        if let Some(link) = self.link.as_mut().filter(|link| head < link.sent) {
+            // Its events may be written again, or others in their place.
+            link.is_unverified = link.tag.is_some();
+        }
         self.durable = self.durable.max(head);
         self.wake(out);
         self.load_arrivals(out);
     }
 
-    pub(super) fn ended(&mut self, tail: Option<Bytes>, out: &mut dyn Outputs) {
-        if self.finished {
+    pub(super) fn ended(&mut self, head: Seq, tail: Option<Bytes>, out: &mut dyn Outputs) {
+        if self.finished && head >= self.durable {
             return;
         }
+        self.durable = self.durable.min(head);
         self.asked = 0;
         std::mem::take(&mut self.queue).iter().for_each(|event| self.lose(event, out));
         self.ending = tail.map_or(Ending::Answered, Ending::Synthesized);

@@ -63,7 +63,7 @@ impl Machine {
         }
         let limit = link.close.map_or(self.durable, |close| close.seq.min(self.durable));
         // A cursor that the store could not check is checked when it can be, also where nothing follows it.
-        let wants_page = link.sent < limit || link.unverified.is_some();
+        let wants_page = link.sent < limit || link.is_unverified;
         if !wants_page {
             link.fault = None;
         }
@@ -137,34 +137,42 @@ impl Machine {
     }
 
     pub(super) fn page(&mut self, now: Ms, conn: ConnectionId, page: Page, out: &mut dyn Outputs) {
+        let arriving = self.arriving.iter().find(|arrival| arrival.conn == conn);
+        let arriving = arriving.map(|arrival| (arrival.up_to, arrival.after, arrival.tag));
+        let reading = self.link.as_ref().filter(|link| link.conn == conn);
+        let reading = reading.and_then(|link| Some((link.loading?, link.sent, link.tag)));
+        let Some((asked, after, tag)) = arriving.or(reading) else {
+            self.load_parked(conn);
+            return;
+        };
+        let is_other = contradicts(&page, tag);
+        let asked = asked.min(self.durable);
+        if page.head < asked && !is_other {
+            // The store was set back. The process that writes the log writes again what is missing.
+            return self.load_failed(now, conn, out);
+        }
         if let Some((older, arrival)) = self.arrived(conn) {
-            if contradicts(&page, arrival.tag) {
+            if is_other || after > self.published() {
                 out.push(Output::Reject { conn, why: RejectReason::Unknown });
                 return self.forget_if_done(out);
             }
-            if self.finished && arrival.after == self.durable && self.ending == Ending::Answered {
+            if self.finished && after == self.durable && self.ending == Ending::Answered {
                 out.push(Output::Reject { conn, why: RejectReason::Complete });
                 return self.forget_if_done(out);
             }
             self.accept(now, (older, &arrival), out);
-            if let Some(link) = &mut self.link {
-                link.loading = Some(arrival.up_to);
-            }
-        }
-        if self.load_parked(conn) {
-            return;
         }
         let Some(link) = self.link.as_mut().filter(|link| link.conn == conn) else { return };
-        let Some(asked) = link.loading.take() else { return };
+        link.loading = None;
         link.waiting = false;
         link.fault = None;
-        let unverified = link.unverified.take();
-        if contradicts(&page, unverified) {
+        let was_unverified = std::mem::take(&mut link.is_unverified);
+        if is_other {
             out.push(Output::Reject { conn, why: RejectReason::Unknown });
             self.promote(out);
             return self.forget_if_done(out);
         }
-        if unverified.is_some() && asked == link.sent {
+        if was_unverified && asked <= link.sent {
             // The cursor was checked, nothing was read: what came meanwhile is next.
             return self.advance(now, out);
         }
@@ -200,7 +208,7 @@ impl Machine {
         if events.is_empty() && asked > link.sent {
             // Nothing is left of what was asked for. Waiting for it would never end.
             out.push(Output::Send { conn, frame: Frame::Gap { first: link.sent + 1, count: asked - link.sent } });
-            link.sent = asked;
+            (link.sent, link.tag) = (asked, None);
             link.last_write = now;
         }
         // A position that retention took is announced where it is missing (I8).
@@ -212,7 +220,7 @@ impl Machine {
             let run = events.windows(2).position(|pair| pair[1].seq != pair[0].seq + 1).map_or(events.len(), |i| i + 1);
             let rest = events.split_off(run);
             let last = &events[run - 1];
-            link.sent = last.seq;
+            (link.sent, link.tag) = (last.seq, Some(last.tag));
             link.last_write = now;
             self.handed = self.handed.max((last.seq, last.tag));
             link.bytes += events.iter().map(|event| event.frame.len() as u64).sum::<u64>();
@@ -232,7 +240,7 @@ impl Machine {
             // Clients survive two refusals, not a failover: answer, and keep trying.
             self.accept(now, (older, &arrival), out);
             if let Some(link) = &mut self.link {
-                link.unverified = arrival.tag;
+                link.is_unverified = arrival.tag.is_some();
             }
             self.write_opening(now, out);
         }

@@ -1,0 +1,94 @@
+// Bodies of requests that something in front has looked at, on both SDK lines.
+import assert from 'node:assert/strict';
+
+import { buildServer } from '../servers/node/tools.mjs';
+import { classes, connectServer, listen, packages, webClasses } from '../servers/node/transports.mjs';
+import { ACCEPT, NEWEST, request } from './kit/raw.mjs';
+import { LINES, ours, test } from './kit/test.mjs';
+
+const HEADERS = { accept: ACCEPT, 'content-type': 'application/json' };
+/** Its bytes are more than its characters, and fall apart wherever it is cut. */
+const name = 'größer '.repeat(20_000);
+const initialize = JSON.stringify({
+  jsonrpc: '2.0',
+  id: 0,
+  method: 'initialize',
+  params: { protocolVersion: NEWEST, capabilities: {}, clientInfo: { name, version: '1' } },
+});
+const bytes = Buffer.byteLength(initialize);
+
+for (const line of LINES) {
+  for (const encoding of ['utf8', 'latin1', 'base64', 'hex']) {
+    test(`${line} a request that something in front reads as ${encoding} is bytes again`, ours, async (t) => {
+      let seen;
+      const serve = async (req, res) => {
+        const maxRequestBodySize = Number(req.headers['x-limit']);
+        const router = packages[line].createSessionRouter(
+          () => {
+            seen = buildServer(line);
+            return seen;
+          },
+          { maxRequestBodySize },
+        );
+        const transport = new classes[line]({ sessionIdGenerator: () => 'one', maxRequestBodySize });
+        if (req.url === '/transport') {
+          seen = buildServer(line);
+          await seen.connect(transport);
+        }
+        t.after(() => Promise.all([router.close(), transport.close()]));
+        req.setEncoding(encoding);
+        return req.url === '/transport' ? transport.handleRequest(req, res) : router.node(req, res);
+      };
+      const host = await listen((req, res) => void serve(req, res));
+      t.after(() => host.close());
+      for (const path of ['/transport', '/router']) {
+        const asked = (limit, more) =>
+          request(host.port, 'POST', { ...HEADERS, 'x-limit': limit, ...more }, initialize, path);
+        const taken = await asked(bytes);
+        assert.equal(taken.status, 200, await taken.body());
+        assert.equal(seen.server.getClientVersion().name, name);
+        // Without `content-length` what comes is counted.
+        const refused = await asked(bytes - 1, { 'transfer-encoding': 'chunked' });
+        assert.equal(refused.status, 413);
+      }
+    });
+  }
+
+  test(`${line} a body that something in front has read is no JSON`, ours, async (t) => {
+    const transport = new webClasses[line]({ sessionIdGenerator: () => 'one' });
+    await connectServer(line, transport);
+    const router = packages[line].createSessionRouter(() => buildServer(line));
+    t.after(() => Promise.all([transport.close(), router.close()]));
+    const post = () => new Request('http://localhost/mcp', { method: 'POST', headers: HEADERS, body: initialize });
+    const read = {
+      async whole(request) {
+        await request.text();
+      },
+      locked: (request) => void request.body.getReader(),
+    };
+    for (const before of Object.values(read)) {
+      for (const serve of [(request) => transport.handleRequest(request), (request) => router.fetch(request)]) {
+        const request = post();
+        await before(request);
+        const response = await serve(request);
+        assert.equal(response.status, 400);
+        assert.equal((await response.json()).error.code, -32700);
+      }
+    }
+  });
+
+  test(`${line} a body whose stream gives text is taken`, ours, async (t) => {
+    const router = packages[line].createSessionRouter(() => buildServer(line));
+    t.after(() => router.close());
+    const body = new ReadableStream({
+      start(controller) {
+        controller.enqueue(initialize);
+        controller.close();
+      },
+    });
+    const init = { method: 'POST', headers: HEADERS, body, duplex: 'half' };
+    const response = await router.fetch(new Request('http://localhost/mcp', init));
+    assert.equal(response.status, 200);
+    assert.match(await response.text(), /"serverInfo"/);
+  });
+}
