@@ -59,7 +59,10 @@ export interface EngineOptions extends StoreOptions {
   sessionIdleMs?: number;
   /** How long requests may run without any sign of their client. Default 3,600,000 (1 hour). */
   maxDetachedMs?: number;
-  /** How long `drain()` waits for connections to end, and for calls whose clients go on at another process. Default 5,000. */
+  /**
+   * How long `drain()` waits for connections to end, and for calls. Those that another process cannot show the end of get an error
+   * then. Default 5,000.
+   */
   drainWithinMs?: number;
   /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
   storeWaitMs?: number;
@@ -513,9 +516,10 @@ export interface DrainOptions {
  *
  * Each connection ends with an id and a `retry`, so that its client comes back; what connects meanwhile gets its priming event and
  * ends as well, and no session is opened (503). Routers, handlers and transports that are there are drained for ever; those that
- * are made once this is over are not. With a store that several processes share, clients go on at another process: they are sent there what their calls
- * still send here, and a session goes there as soon as no call of it runs here. Calls of clients that negotiated a revision before
- * 2025-11-25, which cannot be closed early, get a JSON-RPC error.
+ * are made once this is over are not. With a store that several processes share, clients go on at another process: they are sent
+ * there what their calls still send here, and a session goes there as soon as no call of it runs here. Calls of clients that cannot
+ * be told to come back (those of a revision before 2025-11-25, and those that are answered in JSON) run on; those that still run
+ * when `drainWithinMs` is over get a JSON-RPC error.
  *
  * Resolves to whether nothing is left: no connection, and no call that another process could show the end of.
  */
@@ -530,6 +534,8 @@ export async function drain(options: DrainOptions = {}): Promise<boolean> {
   }
   for (const runtime of draining) {
     runtime.engine.drain(...pauses);
+    // When it is over, calls that cannot be handed over get an error.
+    runtime.armDue();
   }
   for (;;) {
     const left = draining.map((runtime) => runtime.engine.drained(chosenMs));

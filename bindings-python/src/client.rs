@@ -12,6 +12,7 @@ use tailrope_core::client::{takes_answer, takes_request};
 use tailrope_core::protocol::{RequestId, sse};
 
 use crate::convert::{raised, request_id, request_id_to_py};
+use crate::panics::caught;
 
 /// How streams come back: the options of the core, checked.
 #[pyclass(frozen, module = "tailrope._native")]
@@ -86,7 +87,7 @@ impl ClientStream {
     }
 
     fn handle<'py>(&mut self, py: Python<'py>, now: u64, jitter: u32, input: Input<'_>) -> PyResult<Done<'py>> {
-        self.stream.handle(Ms(now), jitter, input, &mut self.steps);
+        caught(|| self.stream.handle(Ms(now), jitter, input, &mut self.steps))?;
         self.done(py)
     }
 
@@ -278,7 +279,7 @@ impl ClientStream {
 /// it cancels.
 #[pyfunction]
 pub(crate) fn classify<'py>(py: Python<'py>, body: &[u8]) -> PyResult<(Option<String>, Bound<'py, PyList>)> {
-    let Posted { requests, cancelled } = Posted::read(body);
+    let Posted { requests, cancelled } = caught(|| Posted::read(body))?;
     let texts: Vec<String> = requests.iter().map(RequestId::to_json).collect();
     let cancelled: PyResult<Vec<_>> = cancelled.iter().map(|id| request_id_to_py(py, id)).collect();
     Ok(((!texts.is_empty()).then(|| format!("[{}]", texts.join(","))), PyList::new(py, cancelled?)?))

@@ -71,7 +71,7 @@ async def test_i3_stock_client_outlives_a_cut(farm: Farm, around: str) -> None:
 
 
 @pytest.mark.parametrize("stock", [False, True], ids=["tailrope", "stock"])
-async def test_middleware_may_change_the_bytes_and_answer_first(farm: Farm, stock: bool) -> None:
+async def test_middleware_may_change_the_bytes_answer_first_and_raise(farm: Farm, stock: bool) -> None:
     server = farm.get(around="meddling", **({"stock": True} if stock else {}))
     peer = await server.peer()
     for _ in range(3):
@@ -79,6 +79,7 @@ async def test_middleware_may_change_the_bytes_and_answer_first(farm: Farm, stoc
         assert results(await reply.rest()) == ["x"] and b": added\n\n" in reply.raw
         early = await peer.call("echo", {"text": "x"}, x_answer_first="1")
         assert (early.status, await early.body()) == (418, b"early")
+        assert (await peer.call("echo", {"text": "x"}, x_raise="1")).status == 500
 
 
 async def test_gzip_compresses_what_is_no_stream(farm: Farm) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kit.elsewhere import NEVER_LOST, WAIT_S, Wandering, at, start
 from kit.ending import ENDS_S, ended, opened
-from kit.peer import OLD, Peer, last_id, results
+from kit.peer import NEWEST, OLD, Peer, last_id, results
 from kit.places import empty_place
 from kit.raw import Reply
 from kit.servers import Farm, Kind, gate, until
@@ -37,8 +37,28 @@ async def test_f44_signal_with_open_streams_ends_the_process(farm: Farm, how: si
         server.stop()
 
 
+@pytest.mark.ours
+@pytest.mark.parametrize("json_response", [False, True], ids=["old", "json"])
+async def test_f44_calls_that_cannot_be_handed_over_end_as_usual(farm: Farm, json_response: bool) -> None:
+    server = farm.fresh(**({"json_response": True} if json_response else {}), engine={"drain_within_ms": 60_000})
+    try:
+        name = gate()
+        peer = await server.peer(NEWEST if json_response else OLD[0])
+        running = asyncio.create_task(peer.ask("script", {"steps": [f"gate {name}", "return x"]}))
+        await server.at(name)
+        draining = asyncio.create_task(server.ctl("drain", body={}))
+        # Once it has begun, such a call is refused.
+        await until(partial(status_of_call, peer), lambda status: status == 503)
+        assert not running.done()
+        await server.open(name)
+        assert await running == "x"
+        await draining
+    finally:
+        server.stop()
+
+
 async def test_f44_calls_of_old_sessions_get_an_error_at_drain(farm: Farm) -> None:
-    server = farm.fresh()
+    server = farm.fresh(engine={"drain_within_ms": 400})
     try:
         name = gate()
         calls = []

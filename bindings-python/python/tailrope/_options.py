@@ -143,7 +143,8 @@ class Options(StoreOptions, total=False):
     max_detached_ms: int
     """How long requests may run without any sign of their client. Default 3,600,000 (1 hour)."""
     drain_within_ms: int
-    """How long a server that stops waits for calls; their clients can read on at another process. Default 5,000."""
+    """How long a server that stops waits for calls. Those that another process cannot show the end of get an error
+    then. Default 5,000."""
     store_wait_ms: int
     """How long a resumed connection waits for a store that cannot be read. Default 10,000."""
     store_timeout_ms: int

@@ -363,7 +363,18 @@ def drain_now(retry_ms: int | None = None, spread_ms: int | None = None) -> list
     engines = [runtime._engine for runtime in runtimes() if runtime._engine is not None]
     for engine in engines:
         engine.drain(retry_ms, spread_ms)
+    arm_drain()
     return engines
+
+
+def arm_drain() -> None:
+    """Lets the engines be ticked when a drain is over: then calls that cannot be handed over get an error."""
+    with suppress(TailropeError):
+        # A thread without a loop. The loops of the sessions tick later then.
+        here = current_loop()
+        for runtime in runtimes():
+            if runtime._engine is not None:
+                here.arm(runtime, runtime._engine.due_in_ms())
 
 
 async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, within_ms: int | None = None) -> bool:
@@ -372,7 +383,8 @@ async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, wi
     Each connection ends with an id and a `retry`, so that its client comes back; what connects meanwhile gets its
     priming event and ends as well. With a store that several processes share, clients go on at another process: they
     are sent there what their calls still send here, and a session goes there as soon as no call of it runs here.
-    Calls of clients that negotiated a revision before 2025-11-25, which cannot be closed early, get a JSON-RPC error.
+    Calls of clients that cannot be told to come back (those of a revision before 2025-11-25, and those that are
+    answered in JSON) run on; those that still run when `drain_within_ms` is over get a JSON-RPC error.
     There is no way back: a process that serves on calls `tailrope.install()` again, for new sessions.
 
     Args:

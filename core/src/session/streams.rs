@@ -310,16 +310,19 @@ impl Session {
         }
     }
 
-    /// Closes every connection, now and from now on, because the process is going away. Sessions
-    /// whose connections must not be closed early get an error for their calls instead.
+    /// Closes every connection that may be closed early, now and from now on, because the process is going away.
     pub fn drain(&mut self, now: Ms, drain: Drain, out: &mut Steps) {
         self.draining = Some(drain);
-        if !self.rules().early_close {
-            self.end_requests(now, SynthesizedEnd::Draining, out);
-        }
         let nonces: Vec<StreamNonce> = self.streams.keys().copied().collect();
         for nonce in nonces {
             let _ = self.handle(now, nonce, Input::Drain(drain), out);
+        }
+    }
+
+    /// The calls of a session whose connections must not be closed early get an error: the process waits no longer.
+    pub fn end_drain(&mut self, now: Ms, out: &mut Steps) {
+        if !self.rules().early_close {
+            self.end_requests(now, SynthesizedEnd::Draining, out);
         }
     }
 

@@ -416,13 +416,14 @@ fn i11_a_drain_of_ten_thousand_streams_spreads_their_clients_over_its_time() {
 }
 
 #[test]
-fn f_44_a_drain_closes_new_sessions_with_a_retry_and_ends_the_calls_of_old_ones() {
+fn f_44_a_drain_closes_new_sessions_with_a_retry_and_waits_for_the_calls_of_old_ones() {
     let bench = Bench::new(Options::default());
     let new = bench.session("new", NEW);
     let old = bench.session("old", OLD);
     let new_call = call(&new, 1);
     let old_call = call(&old, 1);
     let json_call = call_json(&new, 2);
+    let ending = call_json(&new, 3);
     let streams = [&new, &old].map(listen);
     let cursor = bench.read(&new_call).last_id();
     notify(&new, 1, "a").unwrap();
@@ -434,10 +435,6 @@ fn f_44_a_drain_closes_new_sessions_with_a_retry_and_ends_the_calls_of_old_ones(
     assert_eq!(answered.frames()[0], json!({"event": 1, "is": "a"}));
     let retry_ms = answered.frames()[1]["retry_ms"].as_u64().unwrap();
     assert!((5_000..=7_500).contains(&retry_ms), "a floor, spread: {retry_ms}");
-    let answered = bench.read(&old_call);
-    let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 1}})];
-    assert_eq!((answered.frames(), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
-    assert!(read_now(&json_call).text.contains("-32603"));
     for connection in &streams {
         assert_eq!(bench.read(connection).end, Some(CloseReason::Drain));
     }
@@ -453,6 +450,17 @@ fn f_44_a_drain_closes_new_sessions_with_a_retry_and_ends_the_calls_of_old_ones(
     for revision in [OLD, NEW] {
         assert_eq!(refused(new.call(&[id(9)], Some(revision), Arc::new(NoWake), 0)), 503);
     }
+    // Such calls that run already are waited for.
+    assert_eq!((old.in_flight(), new.in_flight()), (1, 4));
+    respond(&new, 3).unwrap();
+    assert!(read_now(&ending).text.contains(r#""id":3"#));
+    bench.advance(4_500);
+    assert_eq!((read_now(&json_call).text, bench.engine.drained(None)), (String::new(), None));
+    bench.advance(250);
+    let answered = bench.read(&old_call);
+    let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"error": -32603, "id": 1}})];
+    assert_eq!((answered.frames(), answered.end), (want.to_vec(), Some(CloseReason::Complete)));
+    assert!(read_now(&json_call).text.contains("-32603"));
     assert_eq!((old.in_flight(), new.in_flight()), (0, 2));
     let later = bench.session("later", NEW);
     assert_eq!(bench.read(&call(&later, 1)).end, Some(CloseReason::Drain));

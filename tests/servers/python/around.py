@@ -66,7 +66,7 @@ def django(app: Any) -> Any:
 
 
 def meddling(app: Any) -> Any:
-    """Reads the body first, adds bytes to what is answered, and answers by itself where it is asked to."""
+    """Reads the body first, adds bytes to what is answered, and answers by itself or raises where it is asked to."""
     from starlette.middleware.base import BaseHTTPMiddleware
 
     class Reading(BaseHTTPMiddleware):
@@ -89,6 +89,12 @@ def meddling(app: Any) -> Any:
                     message = {**message, "body": message["body"] + b": added\n\n"}
                 await send(message)
 
+            async def failing() -> Any:
+                msg = "in front of the app"
+                raise RuntimeError(msg)
+
+            if scope["type"] == "http" and (b"x-raise", b"1") in scope["headers"]:
+                receive = failing
             if scope["type"] == "http" and (b"x-answer-first", b"1") in scope["headers"]:
                 headers = [(b"content-length", b"5")]
                 await send({"type": "http.response.start", "status": 418, "headers": headers})

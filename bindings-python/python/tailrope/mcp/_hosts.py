@@ -19,7 +19,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from tailrope import _runtime
-from tailrope._runtime import drain_ends_at, drain_now, flush_stores
+from tailrope._runtime import arm_drain, drain_ends_at, drain_now, flush_stores
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -55,6 +55,7 @@ class Host:
             logger.info("draining, as the server stops; open sessions: %d", len(sessions))
         for session in sessions:
             session.drain()
+        arm_drain()
 
     @property
     def is_drained(self) -> bool:

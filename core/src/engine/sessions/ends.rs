@@ -6,6 +6,7 @@ use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase};
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
+use crate::engine::sessions::timers::Reason;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
@@ -16,14 +17,19 @@ use crate::stream::{CloseReason, ConnectionId, Drain, Frame, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
+/// How long before the end of a drain the calls that cannot be handed over get an error, so that it still goes out.
+const LAST_ERRORS_MS: u64 = 250;
 /// How many bytes a connection is still given when its session ends.
 const LAST_BYTES: usize = 1 << 20;
 
 impl Cell {
     pub(crate) fn drain(&self, drain: Drain) {
         self.change(|change| {
+            if !change.state.session.is_draining() {
+                let within_ms = self.shared.options.drain_within_ms.saturating_sub(LAST_ERRORS_MS);
+                change.state.timers.set(Reason::Drain, change.now + within_ms);
+            }
             change.state.session.drain(change.now, drain, &mut change.steps);
-            change.end_json(SynthesizedEnd::Draining);
             change.drain_seeks();
         });
     }
@@ -261,6 +267,12 @@ impl Change<'_> {
             self.send_frame(nonce, id, Frame::Tail(tail));
         }
         self.close(id, CloseReason::Ended);
+    }
+
+    /// Calls whose clients cannot be told to come back have run on so far.
+    pub(crate) fn end_drain(&mut self) {
+        self.state.session.end_drain(self.now, &mut self.steps);
+        self.end_json(SynthesizedEnd::Draining);
     }
 
     /// Every call that waits for an answer in JSON gets this end.

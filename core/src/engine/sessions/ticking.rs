@@ -65,6 +65,7 @@ impl Change<'_> {
             Reason::Relay(nonce) => self.relay_is_due(nonce),
             Reason::Inbox => self.look_without_a_hint(),
             Reason::Adoption => self.adoption_is_due(),
+            Reason::Drain => self.end_drain(),
         }
     }
 

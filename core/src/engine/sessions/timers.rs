@@ -28,6 +28,8 @@ pub(crate) enum Reason {
     Inbox,
     /// The host should have taken the session that it adopts, or should be serving it.
     Adoption,
+    /// A drain waits no longer for calls that cannot be handed over.
+    Drain,
 }
 
 /// The table.
