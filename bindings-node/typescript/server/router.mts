@@ -156,7 +156,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
         return this.#hand(exchange, adopted.transport);
       }
       served = await this.#stored.serve(exchange);
-    } while (served === 'here' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
+    } while (typeof served === 'object' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
     return served === 'served' ? undefined : this.#refuse(exchange, 'session_unknown');
   }
 

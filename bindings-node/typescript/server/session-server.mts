@@ -2,12 +2,12 @@
 import { setImmediate } from 'node:timers';
 
 import { ours, TailropeError } from '../errors.mjs';
-import { callHost } from '../host.mjs';
-import { type Admission, Engine, type Posted, Refusal, type Session } from '../native.mjs';
+import { callHost, describe } from '../host.mjs';
+import { type Admission, type Adopted, type Body, Engine, type Posted, Refusal, type Session } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { UserStore } from '../store/user-store.mjs';
-import type { Adoption } from './adoption.mjs';
+import { type Adopt, Adoption } from './adoption.mjs';
 import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { AnswerContext, Exchange, SeenRequest } from './exchange.mjs';
@@ -24,6 +24,7 @@ import {
   STATUS_BIT,
 } from './facts.mjs';
 import { give } from './give.mjs';
+import { serveNamed } from './named-session.mjs';
 import { Outcomes } from './outcomes.mjs';
 import { fail, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import { endpointOf, RelayedRequest } from './relayed.mjs';
@@ -77,6 +78,7 @@ export class SessionServer {
   #canBePolled = false;
   #closed = false;
   #closing: Promise<void> | undefined;
+  #adopting: Promise<void> | undefined;
   /** The request that the server is given again, until it has answered. */
   #replayed: { id: RequestId; resolve: (answer: Message | undefined) => void } | undefined;
   #requests = 0;
@@ -122,6 +124,11 @@ export class SessionServer {
 
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
   async #admit(exchange: Exchange): Promise<Waiting> {
+    if (this.#adopting !== undefined) {
+      await this.#adopting.catch(() => {
+        // Told elsewhere.
+      });
+    }
     if (this.#closed || this.#opened?.session.hasEnded) {
       const onerror = this.#onerror;
       // Another process may have taken it over: then its readers go on.
@@ -153,6 +160,9 @@ export class SessionServer {
         ? this.#runtime.engine.admit(exchange.head(), body, jsonResponse, this.#sdk.major, this.#versions)
         : opened.session.admit(exchange.head(), body, jsonResponse);
     if (admission instanceof Refusal) {
+      if (opened === undefined && (await this.#serveNamed(exchange, body))) {
+        return undefined;
+      }
       return this.#refused(exchange, admission, parsedBody ?? body);
     }
     const { facts } = admission;
@@ -274,6 +284,26 @@ export class SessionServer {
     }
     this.#dispatch(session, admission, messages, exchange, !jsonResponse && this.#canPoll(session, facts));
     return answer;
+  }
+
+  /** Serves a request for a session that this transport has not. */
+  #serveNamed(exchange: Exchange, body: Body): Promise<boolean> {
+    // Where its process is gone, it goes on with the server that the host has connected.
+    const adopt: Adopt | undefined = this.#transport.onmessage && ((...named) => void this.#goOn(...named));
+    const options = { ...this.#options, onerror: this.#onerror };
+    return serveNamed(this.#sdk, this.#runtime, options, exchange, body, adopt);
+  }
+
+  async #goOn(sessionId: string, adopted: Adopted, exchange: Exchange): Promise<void> {
+    this.#adopting = this.adopt(new Adoption(sessionId, adopted, exchange, () => {}));
+    try {
+      await this.#adopting;
+    } catch (error) {
+      // First, as closing would end the session for all processes.
+      adopted.refuse('session_not_told', describe(error));
+      this.#failed('a session does not go on here', error);
+      await this.#close();
+    }
   }
 
   /** Goes on with a session of another process. Rejects where that is not possible; then it is not to be served here. */

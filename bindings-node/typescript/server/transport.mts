@@ -80,8 +80,11 @@ function resumable<Args extends unknown[]>(
     }
 
     override set sessionId(value: string | undefined) {
-      // Stateless: the SDK's class keeps its own.
-      super.sessionId = value;
+      if (this.#sessions === undefined) {
+        super.sessionId = value;
+      } else {
+        this.#sessions.sessionId = value;
+      }
     }
 
     override setSupportedProtocolVersions(versions: string[]): void {
