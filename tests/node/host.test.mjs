@@ -176,6 +176,36 @@ onEachLine(serve, (line, server) => {
     assert.deepEqual(results(await reply.rest()), [name]);
   });
 
+  test('functions of the host around the SDK have their stacks', ours, async (t) => {
+    for (const when of ['before', 'behind']) {
+      const seen = [];
+      const transport = new classes[line]({ sessionIdGenerator: () => 'one' });
+      const wrap = () => {
+        const { onmessage } = transport;
+        transport.onmessage = (message, extra) => {
+          seen.push([message.method, Error.stackTraceLimit]);
+          onmessage?.(message, extra);
+        };
+      };
+      if (when === 'before') {
+        wrap();
+      }
+      await connectServer(line, transport);
+      if (when === 'behind') {
+        wrap();
+      }
+      const host = await listen((req, res) => void transport.handleRequest(req, res));
+      t.after(() => host.close());
+      const peer = await Peer.open(host.port);
+      assert.equal(await peer.ask('return x'), 'x');
+      assert.deepEqual(
+        seen.map(([method]) => method),
+        ['initialize', 'notifications/initialized', 'tools/call'],
+      );
+      assert.ok(seen.every(([, limit]) => limit === Error.stackTraceLimit && limit > 0));
+    }
+  });
+
   test('the transport closes streams by request id', ours, async () => {
     const peer = await opened();
     const transport = server().transports.get(peer.sessionId);

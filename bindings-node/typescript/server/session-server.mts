@@ -23,9 +23,9 @@ import {
   REWRITTEN,
   STATUS_BIT,
 } from './facts.mjs';
-import { give } from './give.mjs';
 import { serveNamed } from './named-session.mjs';
 import { Outcomes } from './outcomes.mjs';
+import { Receiver } from './receiver.mjs';
 import { fail, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import { endpointOf, RelayedRequest } from './relayed.mjs';
 import { type Identity, identify } from './requester.mjs';
@@ -64,6 +64,7 @@ interface Opened {
 /** One transport's session: opened by its first `initialize`. */
 export class SessionServer {
   #transport: Transport;
+  #receiver: Receiver;
   #sdk: Sdk;
   #options: TransportOptions;
   #makeId: () => string;
@@ -92,6 +93,7 @@ export class SessionServer {
 
   constructor(transport: Transport, sdk: Sdk, options: TransportOptions, makeId: () => string) {
     this.#transport = transport;
+    this.#receiver = new Receiver(transport);
     this.#sdk = sdk;
     this.#options = options;
     this.#makeId = makeId;
@@ -101,6 +103,10 @@ export class SessionServer {
     this.#retryMs = checkMs('retryInterval', options.retryInterval);
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
+  }
+
+  connected(): void {
+    this.#receiver.connected();
   }
 
   setVersions(versions: string[]): void {
@@ -333,7 +339,7 @@ export class SessionServer {
     } else {
       replayed.resolve(undefined);
     }
-    callHost(() => give(this.#transport, message, this.#sdk.extra(request)), replayed.reject);
+    callHost(() => this.#receiver.give(message, this.#sdk.extra(request)), replayed.reject);
     const answer = await replayed.promise;
     this.#replayed = undefined;
     if (this.#closed || session.hasEnded) {
@@ -507,7 +513,7 @@ export class SessionServer {
           extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
           extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
         }
-        return give(this.#transport, message, extra);
+        return this.#receiver.give(message, extra);
       }, failed);
     }
     if (admission.facts & CANCELS) {

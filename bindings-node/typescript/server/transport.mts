@@ -87,6 +87,11 @@ function resumable<Args extends unknown[]>(
       }
     }
 
+    override async start(): Promise<void> {
+      this.#sessions?.connected();
+      return super.start();
+    }
+
     override setSupportedProtocolVersions(versions: string[]): void {
       super.setSupportedProtocolVersions?.(versions);
       this.#sessions?.setVersions(versions);
