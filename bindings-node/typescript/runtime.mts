@@ -9,6 +9,7 @@ import { Engine, type Store as NativeStore } from './native.mjs';
 import { ENGINE_OPTIONS, STORE_OPTIONS } from './option-names.mjs';
 import { checkNames } from './options.mjs';
 import { checkedPaces, type PaceOptions } from './pace.mjs';
+import type { Exchange } from './server/exchange.mjs';
 import { checkPrincipal, type Principal } from './server/requester.mjs';
 import type { Seam } from './server/seam.mjs';
 import { checkMs, checkServerName } from './server/transport-options.mjs';
@@ -126,6 +127,7 @@ export interface Waiter {
 export interface Idler {
   /** The engine says that nothing holds the session any more (I11), or that it has ended by itself. */
   becomeIdle(): void;
+  serve(exchange: Exchange): Promise<void>;
 }
 
 /** What makes transports later, and is drained with those that it has made. */
@@ -143,6 +145,7 @@ interface State {
   options: RuntimeOptions;
   shared: Runtime | undefined;
   log: (level: LogLevel, line: string) => void;
+  told: Set<string>;
   level: LogLevel;
   seams: Map<string, Seam>;
   onUnsupported: 'stock' | 'raise';
@@ -179,6 +182,7 @@ function fresh(): State {
     options: {},
     shared: undefined,
     log: (level, line) => console.error(`tailrope: ${level}: ${line}`),
+    told: new Set(),
     level: 'warn',
     seams: new Map(),
     onUnsupported: 'stock',
@@ -229,6 +233,14 @@ function attempt<Done>(what: string, act: () => Done): Done | undefined {
   } catch (error) {
     writeLog('error', `${what} failed: ${describe(error)}`);
     return undefined;
+  }
+}
+
+/** Writes a line that is about the program, once on this thread. */
+export function writeLogOnce(level: LogLevel, line: string): void {
+  if (!state.told.has(line)) {
+    state.told.add(line);
+    writeLog(level, line);
   }
 }
 
@@ -423,6 +435,11 @@ export class Runtime {
 
   closed(name: string): void {
     this.#transports.delete(name);
+  }
+
+  /** Who serves the session of this name here. */
+  ownerOf(name: string): Idler | undefined {
+    return this.#transports.get(name);
   }
 }
 

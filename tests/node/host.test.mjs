@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import http2 from 'node:http2';
+import net from 'node:net';
 
 import { requireScopes } from '@modelcontextprotocol/server';
 import express from 'express';
@@ -18,7 +19,7 @@ import {
   serve,
   serveFor,
 } from '../servers/node/transports.mjs';
-import { ACCEPT, counts, lastId, NEWEST, Peer, parseEvents, request, results } from './kit/raw.mjs';
+import { ACCEPT, counts, lastId, NEWEST, Peer, parseEvents, request, results, until } from './kit/raw.mjs';
 import { onEachLine, ours, test } from './kit/test.mjs';
 
 const initialize = {
@@ -174,6 +175,84 @@ onEachLine(serve, (line, server) => {
     await assert.rejects(context.log('x'.repeat(1_000)), { name: 'TailropeError', code: 'too_large' });
     open(name);
     assert.deepEqual(results(await reply.rest()), [name]);
+  });
+
+  test('a connection ends with its stream where its client asks for that', ours, async (t) => {
+    const { port } = await serveFor(t, line);
+    const peer = await Peer.open(port);
+    const asked = {
+      'HTTP/1.1': [
+        ['connection: close', 'close'],
+        ['x-nothing: asked', 'keep-alive'],
+      ],
+      // It has no chunks: only the end of the connection ends a stream.
+      'HTTP/1.0': [
+        ['x-nothing: asked', 'close'],
+        ['connection: keep-alive', 'close'],
+      ],
+    };
+    for (const [version, cases] of Object.entries(asked)) {
+      for (const [header, want] of cases) {
+        const socket = net.connect(port, '127.0.0.1').setEncoding('utf8');
+        let text = '';
+        socket.on('data', (more) => (text += more));
+        const ended = once(socket, 'end');
+        const params = { name: 'script', arguments: { steps: ['emit 1', 'return x'] } };
+        const body = JSON.stringify({ jsonrpc: '2.0', id: `${version} ${header}`, method: 'tools/call', params });
+        const head = [
+          `POST /mcp ${version}`,
+          'host: localhost',
+          `accept: ${ACCEPT}`,
+          'content-type: application/json',
+          `content-length: ${body.length}`,
+          `mcp-session-id: ${peer.sessionId}`,
+          `mcp-protocol-version: ${NEWEST}`,
+          header,
+        ];
+        socket.write(`${head.join('\r\n')}\r\n\r\n${body}`);
+        await until(() => text.includes('"text":"x"'));
+        assert.match(text, /content-type: text\/event-stream/i);
+        assert.deepEqual(
+          [...text.matchAll(/^connection: (.*?)\r$/gim)].map(([, value]) => value.toLowerCase()),
+          [want],
+          `${version} ${header}`,
+        );
+        if (want === 'close') {
+          await ended;
+        }
+        socket.destroy();
+      }
+    }
+  });
+
+  test('functions of the host around the SDK have their stacks', ours, async (t) => {
+    for (const when of ['before', 'behind']) {
+      const seen = [];
+      const transport = new classes[line]({ sessionIdGenerator: () => 'one' });
+      const wrap = () => {
+        const { onmessage } = transport;
+        transport.onmessage = (message, extra) => {
+          seen.push([message.method, Error.stackTraceLimit]);
+          onmessage?.(message, extra);
+        };
+      };
+      if (when === 'before') {
+        wrap();
+      }
+      await connectServer(line, transport);
+      if (when === 'behind') {
+        wrap();
+      }
+      const host = await listen((req, res) => void transport.handleRequest(req, res));
+      t.after(() => host.close());
+      const peer = await Peer.open(host.port);
+      assert.equal(await peer.ask('return x'), 'x');
+      assert.deepEqual(
+        seen.map(([method]) => method),
+        ['initialize', 'notifications/initialized', 'tools/call'],
+      );
+      assert.ok(seen.every(([, limit]) => limit === Error.stackTraceLimit && limit > 0));
+    }
   });
 
   test('the transport closes streams by request id', ours, async () => {

@@ -141,7 +141,7 @@ export class NodeExchange implements Exchange {
   }
 
   stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer {
-    const answer = new NodeAnswer(connection, context, headFirst, this.#req, this.#res);
+    const answer = new NodeAnswer(connection, context, headFirst, this.#res);
     answer.start();
     return answer;
   }
@@ -163,18 +163,10 @@ export class NodeExchange implements Exchange {
 }
 
 class NodeAnswer extends Answer {
-  #isHttp1: boolean;
   #res: ServerResponse;
 
-  constructor(
-    connection: Connection,
-    context: AnswerContext,
-    headFirst: boolean,
-    { httpVersionMajor }: IncomingMessage,
-    res: ServerResponse,
-  ) {
+  constructor(connection: Connection, context: AnswerContext, headFirst: boolean, res: ServerResponse) {
     super(connection, context, headFirst);
-    this.#isHttp1 = !(httpVersionMajor >= 2);
     this.#res = res;
   }
 
@@ -229,14 +221,6 @@ class NodeAnswer extends Answer {
 
   #lost = () => this.lost();
   #drained = () => this.writable();
-
-  override headers(head: number): Record<string, string> {
-    const headers = super.headers(head);
-    if (headers['content-type'] === EVENT_STREAM && this.#isHttp1) {
-      headers.connection = 'keep-alive';
-    }
-    return headers;
-  }
 }
 
 /** Somebody else may have answered meanwhile. */

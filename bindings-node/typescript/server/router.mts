@@ -155,7 +155,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
         return this.#hand(exchange, adopted.transport);
       }
       served = await this.#stored.serve(exchange);
-    } while (served === 'here' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
+    } while (typeof served === 'object' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
     return served === 'served' ? undefined : answer(exchange, refusalOf(this.#sdk.major, 'session_unknown'));
   }
 

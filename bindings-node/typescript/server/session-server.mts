@@ -2,13 +2,13 @@
 import { setImmediate } from 'node:timers';
 
 import { ours, TailropeError } from '../errors.mjs';
-import { callHost } from '../host.mjs';
-import { type Admission, Engine, type Posted, Refusal, type Session } from '../native.mjs';
+import { callHost, describe } from '../host.mjs';
+import { type Admission, type Adopted, type Body, Engine, type Posted, Refusal, type Session } from '../native.mjs';
 import { checkNames } from '../options.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { UserStore } from '../store/user-store.mjs';
-import type { Adoption } from './adoption.mjs';
+import { type Adopt, Adoption } from './adoption.mjs';
 import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { AnswerContext, Exchange, SeenRequest } from './exchange.mjs';
@@ -24,8 +24,9 @@ import {
   REWRITTEN,
   STATUS_BIT,
 } from './facts.mjs';
-import { give } from './give.mjs';
+import { serveNamed } from './named-session.mjs';
 import { Outcomes } from './outcomes.mjs';
+import { Receiver } from './receiver.mjs';
 import { fail, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import { endpointOf, RelayedRequest } from './relayed.mjs';
 import { type Identity, identify } from './requester.mjs';
@@ -64,6 +65,7 @@ interface Opened {
 /** One transport's session: opened by its first `initialize`. */
 export class SessionServer {
   #transport: Transport;
+  #receiver: Receiver;
   #sdk: Sdk;
   #options: TransportOptions;
   #makeId: () => string;
@@ -78,6 +80,7 @@ export class SessionServer {
   #canBePolled = false;
   #closed = false;
   #closing: Promise<void> | undefined;
+  #adopting: Promise<void> | undefined;
   /** The request that the server is given again, until it has answered. */
   #replayed: { id: RequestId; resolve: (answer: Message | undefined) => void } | undefined;
   #requests = 0;
@@ -91,6 +94,7 @@ export class SessionServer {
 
   constructor(transport: Transport, sdk: Sdk, options: TransportOptions, makeId: () => string) {
     this.#transport = transport;
+    this.#receiver = new Receiver(transport);
     this.#sdk = sdk;
     this.#options = options;
     this.#makeId = makeId;
@@ -100,6 +104,10 @@ export class SessionServer {
     this.#retryMs = checkMs('retryInterval', options.retryInterval);
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
+  }
+
+  connected(): void {
+    this.#receiver.connected();
   }
 
   setVersions(versions: string[]): void {
@@ -123,6 +131,11 @@ export class SessionServer {
 
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
   async #admit(exchange: Exchange): Promise<Waiting> {
+    if (this.#adopting !== undefined) {
+      await this.#adopting.catch(() => {
+        // Told elsewhere.
+      });
+    }
     if (this.#closed || this.#opened?.session.hasEnded) {
       const onerror = this.#onerror;
       // Another process may have taken it over: then its readers go on.
@@ -154,6 +167,9 @@ export class SessionServer {
         ? this.#runtime.engine.admit(exchange.head(), body, jsonResponse, this.#sdk.major, this.#versions)
         : opened.session.admit(exchange.head(), body, jsonResponse);
     if (admission instanceof Refusal) {
+      if (opened === undefined && (await this.#serveNamed(exchange, body))) {
+        return undefined;
+      }
       return this.#refused(exchange, admission, parsedBody ?? body);
     }
     const { facts } = admission;
@@ -277,6 +293,26 @@ export class SessionServer {
     return answer;
   }
 
+  /** Serves a request for a session that this transport has not. */
+  #serveNamed(exchange: Exchange, body: Body): Promise<boolean> {
+    // Where its process is gone, it goes on with the server that the host has connected.
+    const adopt: Adopt | undefined = this.#transport.onmessage && ((...named) => void this.#goOn(...named));
+    const options = { ...this.#options, onerror: this.#onerror };
+    return serveNamed(this.#sdk, this.#runtime, options, exchange, body, adopt);
+  }
+
+  async #goOn(sessionId: string, adopted: Adopted, exchange: Exchange): Promise<void> {
+    this.#adopting = this.adopt(new Adoption(sessionId, adopted, exchange, () => {}));
+    try {
+      await this.#adopting;
+    } catch (error) {
+      // First, as closing would end the session for all processes.
+      adopted.refuse('session_not_told', describe(error));
+      this.#failed('a session does not go on here', error);
+      await this.#close();
+    }
+  }
+
   /** Goes on with a session of another process. Rejects where that is not possible; then it is not to be served here. */
   async adopt({ sessionId, adopted, exchange, onReady }: Adoption): Promise<void> {
     const session = adopted.session();
@@ -304,7 +340,7 @@ export class SessionServer {
     } else {
       replayed.resolve(undefined);
     }
-    callHost(() => give(this.#transport, message, this.#sdk.extra(request)), replayed.reject);
+    callHost(() => this.#receiver.give(message, this.#sdk.extra(request)), replayed.reject);
     const answer = await replayed.promise;
     this.#replayed = undefined;
     if (this.#closed || session.hasEnded) {
@@ -478,7 +514,7 @@ export class SessionServer {
           extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
           extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
         }
-        return give(this.#transport, message, extra);
+        return this.#receiver.give(message, extra);
       }, failed);
     }
     if (admission.facts & CANCELS) {

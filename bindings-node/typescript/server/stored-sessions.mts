@@ -73,9 +73,9 @@ export interface StoredOptions extends TransportOptions {
 
 /**
  * What became of an exchange. `unknown`: it names no session, or one that is not known, or is somebody else's (I7). `here`: this
- * process has its session, and the owner of the transport serves it.
+ * process has its session, by this name, and the owner of the transport serves it.
  */
-export type Served = 'served' | 'unknown' | 'here';
+export type Served = 'served' | 'unknown' | { here: string };
 
 /**
  * Serves requests for sessions that live in another process, or lived in one.
@@ -129,7 +129,7 @@ export class StoredSessions {
       return 'unknown';
     }
     if (exchange.method !== 'GET' && !session.isElsewhere) {
-      return 'here';
+      return { here: session.name };
     }
     try {
       await this.#answer(runtime, sessionId, session, exchange);

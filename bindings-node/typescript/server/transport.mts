@@ -80,8 +80,16 @@ function resumable<Args extends unknown[]>(
     }
 
     override set sessionId(value: string | undefined) {
-      // Stateless: the SDK's class keeps its own.
-      super.sessionId = value;
+      if (this.#sessions === undefined) {
+        super.sessionId = value;
+      } else {
+        this.#sessions.sessionId = value;
+      }
+    }
+
+    override async start(): Promise<void> {
+      this.#sessions?.connected();
+      return super.start();
     }
 
     override setSupportedProtocolVersions(versions: string[]): void {
