@@ -118,6 +118,11 @@ export class Seam<Uses extends Record<string, unknown> = Record<string, unknown>
   }
 }
 
+/** The transport for the web platform that an SDK's transport for node:http has inside. */
+export function insideOf(Stock: (new () => object) | undefined): unknown {
+  return Stock && Reflect.get(new Stock(), '_webStandardTransport');
+}
+
 /** Whether the SDK's own classes serve. */
 export function isStock(sdk: Sdk): boolean {
   return isDisabled() || !sdk.seam.isServed;
