@@ -125,9 +125,16 @@ export interface Idler {
   becomeIdle(): void;
 }
 
+/** What makes transports later, and is drained with those that it has made. */
+export interface Pinned {
+  /** A drain begins: it is for all that this makes from now on. */
+  pin(): void;
+}
+
 /** What there is on this thread. */
 interface State {
   runtimes: Set<WeakRef<Runtime>>;
+  pinned: Set<WeakRef<Pinned>>;
   /** The engines over users' own stores. */
   hosted: WeakMap<HostStore, Runtime>;
   options: RuntimeOptions;
@@ -164,6 +171,7 @@ const states = (global[Symbol.for('tailrope')] ??= new WeakMap());
 function fresh(): State {
   return {
     runtimes: new Set(),
+    pinned: new Set(),
     hosted: new WeakMap(),
     options: {},
     shared: undefined,
@@ -181,7 +189,7 @@ function fresh(): State {
 
 export const state: State = states.get(Engine) ?? fresh();
 states.set(Engine, state);
-const { runtimes } = state;
+const { runtimes, pinned } = state;
 
 /** The property in which our event stores keep their runtime. */
 export const { runtimeOf } = state;
@@ -251,6 +259,11 @@ export class Runtime {
   #timer: NodeJS.Timeout | undefined;
   #dueAt = Infinity;
   #transports = new Map<string, Idler>();
+  /** Makes an engine with the same options and the same store. */
+  #renew: () => Runtime;
+  /** Set once a drain is over. */
+  #isRetired = false;
+  #next: Runtime | undefined;
 
   constructor(
     options: RuntimeOptions = {},
@@ -287,6 +300,9 @@ export class Runtime {
       this.store = opened;
       const policy: Record<string, string> = onStoreFailure === undefined ? {} : { onStoreFailure };
       this.#engine = new Engine(opened, { ...numbers, ...policy, pace: checkedPaces(pace) }, resolve, writeLog, signal);
+      const own = { principal, onStoreFailure, relayedHeaders, identityHeaders, pace, serverName };
+      const again = { ...numbers, ...own, ...(opened && { store: opened }) } as RuntimeOptions;
+      this.#renew = () => new Runtime(again, { ...(hostStore && { hostStore }), isOfEventStore });
     } catch (error) {
       throw ours(error);
     }
@@ -299,13 +315,24 @@ export class Runtime {
       // Not called for every end of a process; then others find out that nobody writes any more.
       process.on('exit', leave);
     }
-    if (runtimes.size % 64 === 0) {
-      forgetCollected();
-    }
+    forgetCollected(runtimes);
   }
 
   get engine(): Engine {
     return this.#engine;
+  }
+
+  /** The engine of what is made from now on. A drain is for what was there: its engine drains for ever. */
+  get current(): Runtime {
+    if (!this.#isRetired) {
+      return this;
+    }
+    this.#next ??= this.#renew();
+    return this.#next.current;
+  }
+
+  retire(): void {
+    this.#isRetired = true;
   }
 
   /** Runs `waiter.pump()` in a turn of its own whenever the key is woken. */
@@ -396,13 +423,21 @@ export class Runtime {
   }
 }
 
-export function* living(): Generator<Runtime> {
-  for (const reference of runtimes) {
-    const runtime = reference.deref();
-    if (runtime !== undefined) {
-      yield runtime;
+export const living = () => alive(runtimes);
+
+function* alive<Item extends object>(references: Set<WeakRef<Item>>): Generator<Item> {
+  for (const reference of references) {
+    const item = reference.deref();
+    if (item !== undefined) {
+      yield item;
     }
   }
+}
+
+/** Has `router` told when a drain begins, as long as there is one. */
+export function notePinned(router: Pinned): void {
+  pinned.add(new WeakRef(router));
+  forgetCollected(pinned);
 }
 
 /** The process ends: what it was given to store is written, and what runs gets its end. */
@@ -414,28 +449,29 @@ function leave(): void {
   }
 }
 
-function forgetCollected(): void {
-  for (const reference of runtimes) {
+/** Now and then. */
+function forgetCollected(references: Set<WeakRef<object>>): void {
+  if (references.size % 64 !== 0) {
+    return;
+  }
+  for (const reference of references) {
     if (reference.deref() === undefined) {
-      runtimes.delete(reference);
+      references.delete(reference);
     }
   }
 }
 
 /** The engine of the transports that name no event store. */
 export function sharedRuntime(): Runtime {
-  state.shared ??= new Runtime(state.options);
+  state.shared = state.shared?.current ?? new Runtime(state.options);
   return state.shared;
 }
 
 /** The engine whose events a user's own store holds. */
 export function runtimeOfUserStore(store: HostStore): Runtime {
-  let runtime = state.hosted.get(store);
-  if (runtime === undefined) {
-    const { store: _, ...options } = state.options;
-    runtime = new Runtime(options, { hostStore: store });
-    state.hosted.set(store, runtime);
-  }
+  const { store: _, ...options } = state.options;
+  const runtime = state.hosted.get(store)?.current ?? new Runtime(options, { hostStore: store });
+  state.hosted.set(store, runtime);
   return runtime;
 }
 
@@ -476,7 +512,8 @@ export interface DrainOptions {
  * in milliseconds.
  *
  * Each connection ends with an id and a `retry`, so that its client comes back; what connects meanwhile gets its priming event and
- * ends as well. With a store that several processes share, clients go on at another process: they are sent there what their calls
+ * ends as well, and no session is opened (503). Routers, handlers and transports that are there are drained for ever; those that
+ * are made once this is over are not. With a store that several processes share, clients go on at another process: they are sent there what their calls
  * still send here, and a session goes there as soon as no call of it runs here. Calls of clients that negotiated a revision before
  * 2025-11-25, which cannot be closed early, get a JSON-RPC error.
  *
@@ -488,12 +525,16 @@ export async function drain(options: DrainOptions = {}): Promise<boolean> {
   const pauses = [checkMs('retryMs', retryMs), checkMs('spreadMs', spreadMs)] as const;
   const chosenMs = checkMs('withinMs', withinMs);
   const draining = [...living()];
+  for (const router of alive(pinned)) {
+    router.pin();
+  }
   for (const runtime of draining) {
     runtime.engine.drain(...pauses);
   }
   for (;;) {
     const left = draining.map((runtime) => runtime.engine.drained(chosenMs));
     if (!left.includes(null)) {
+      draining.forEach((runtime) => runtime.retire());
       return left.every((isNothing) => isNothing);
     }
     await new Promise((resolve) => setTimeout(resolve, 10));

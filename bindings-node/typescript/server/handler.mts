@@ -119,7 +119,7 @@ class Handler {
     });
     this.#modernNode = sdk.nodeHandler(this.#modern, { onerror, maxRequestBodySize });
     this.#router = new SessionRouter(sdk, factory, ofSessions(options), transports);
-    this.#runtime = runtimeFor(options.eventStore);
+    this.#runtime = runtimeFor(options);
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
     this.#forget = noteHandler(this.#preferResumable);
   }

@@ -4,6 +4,8 @@ import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
 import type { Adopted, Refusal } from '../native.mjs';
+import { notePinned, type Pinned, runtimeOf } from '../runtime.mjs';
+import { runtimeFor } from '../store/event-store.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
 import { maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions } from './exchange.mjs';
@@ -64,7 +66,7 @@ export function faces(
   };
 }
 
-export class SessionRouter<S extends Server, Context> {
+export class SessionRouter<S extends Server, Context> implements Pinned {
   #sdk: Sdk<Context>;
   #makeServer: MakeServer<S, Context>;
   #options: TransportOptions;
@@ -102,7 +104,18 @@ export class SessionRouter<S extends Server, Context> {
     if (!isStock(sdk)) {
       this.#unopened = { node: this.#make('node'), fetch: this.#make('fetch') };
     }
-    this.#stored = new StoredSessions(sdk, { ...this.#options, onerror }, (...adopted) => this.#adopt(...adopted));
+    this.#stored = this.#makeStored();
+    notePinned(this);
+  }
+
+  pin(): void {
+    this.#options = { ...this.#options, ...{ [runtimeOf]: runtimeFor(this.#options) } };
+    this.#stored = this.#makeStored();
+  }
+
+  #makeStored(): StoredSessions {
+    const options = { ...this.#options, onerror: this.#onerror };
+    return new StoredSessions(this.#sdk, options, (...adopted) => this.#adopt(...adopted));
   }
 
   /** The servers of the sessions that are open here. */

@@ -92,7 +92,7 @@ export class SessionServer {
     this.#sdk = sdk;
     this.#options = options;
     this.#makeId = makeId;
-    this.#runtime = runtimeFor(options.eventStore);
+    this.#runtime = runtimeFor(options);
     this.#identity = identityOf(this.#runtime, options);
     this.#keepAliveMs = options.keepAliveMs;
     this.#retryMs = checkMs('retryInterval', options.retryInterval);

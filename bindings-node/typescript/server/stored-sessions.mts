@@ -100,7 +100,7 @@ export class StoredSessions {
     if (!METHODS.includes(exchange.method) || sessionId === undefined || isStock(this.#sdk)) {
       return 'unknown';
     }
-    const runtime = runtimeFor(this.#options.eventStore);
+    const runtime = runtimeFor(this.#options);
     if (!runtime.outlivesProcess) {
       return 'unknown';
     }

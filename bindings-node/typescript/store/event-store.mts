@@ -141,8 +141,13 @@ function markedWith<Marked extends object>(runtime: Runtime, store: Marked): Mar
   return Object.defineProperty(store, runtimeOf, { value: runtime });
 }
 
-/** The engine that serves transports with this event store. */
-export function runtimeFor(store: HostStore | null | undefined): Runtime {
+/** The engine that serves what has these options, unless it is pinned to another one. */
+export function runtimeFor(options: { eventStore?: HostStore | null }): Runtime {
+  return Reflect.get(options, runtimeOf) ?? runtimeOfStore(options.eventStore);
+}
+
+/** The engine that serves what is made now with this event store. */
+function runtimeOfStore(store: HostStore | null | undefined): Runtime {
   if (store === undefined || store === null) {
     return sharedRuntime();
   }
@@ -150,5 +155,5 @@ export function runtimeFor(store: HostStore | null | undefined): Runtime {
     invalid('`eventStore` takes an EventStore: new EventStore(store)');
   }
   const runtime: Runtime | undefined = Reflect.get(store, runtimeOf);
-  return runtime ?? runtimeOfUserStore(store);
+  return runtime?.current ?? runtimeOfUserStore(store);
 }

@@ -212,7 +212,7 @@ impl Engine {
 
     /// Call this when the process is going away. Every connection is closed with a `retry`. Connections that open from
     /// now on get their priming event, and end, too. Calls of clients that cannot resume get an error, and their later
-    /// calls are refused.
+    /// calls are refused. So is every `initialize`.
     ///
     /// A session that other processes can go on with is left to them once nothing runs in it: it [ends
     /// here](SessionHandle::has_ended).

@@ -329,10 +329,9 @@ impl Session {
     }
 
     /// Whether a call may begin: in a drain only one whose client can be told to come back for the answer. Any other is sent
-    /// again elsewhere, and would run twice (F-44).
-    pub fn may_begin(&self, initialize: Option<Revision>, is_json: bool) -> bool {
-        let rules = initialize.map_or_else(|| self.rules(), Revision::rules);
-        self.draining.is_none() || (rules.early_close && !is_json)
+    /// again elsewhere, and would run twice (F-44). No session begins: its client would wait for one that is going away.
+    pub fn may_begin(&self, is_initialize: bool, is_json: bool) -> bool {
+        self.draining.is_none() || (self.rules().early_close && !is_json && !is_initialize)
     }
 
     /// Lets every stream whose time has come act.

@@ -20,7 +20,7 @@ impl SessionHandle {
     ///
     /// # Errors
     /// 400 when an id is in flight already: that request is untouched (F-08). 404 when the session has ended. 503 in a
-    /// drain if the client cannot be told to come back: it has to send the request again.
+    /// drain if the client cannot be told to come back: it has to send the request again. So it is with an `initialize`.
     pub fn call(
         &self,
         requests: &[RequestId],
@@ -33,7 +33,7 @@ impl SessionHandle {
 
     pub(crate) fn open_call(&self, call: &Call<'_>, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
         self.cell.open(|change| {
-            change.check_requests(call.requests.len(), call.initialize, false)?;
+            change.check_requests(call.requests.len(), call.initialize.is_some(), false)?;
             if self.cell.is_store_behind() {
                 return Err(self.cell.dialect.wording.store_behind());
             }
@@ -64,7 +64,7 @@ impl SessionHandle {
         key: u64,
     ) -> Result<Connection, Refusal> {
         self.cell.open(|change| {
-            change.check_requests(requests.len(), initialize, true)?;
+            change.check_requests(requests.len(), initialize.is_some(), true)?;
             let nonce = self.cell.shared.nonce();
             let claimed = change.state.session.claim_requests(nonce, requests);
             claimed.map_err(|duplicate| self.cell.dialect.wording.in_flight_already(&duplicate))?;
@@ -163,16 +163,11 @@ impl Change<'_> {
 
     /// Checks that the session takes `more` further requests (I11), and that their call may begin. A session that lives
     /// elsewhere takes no requests here.
-    pub(crate) fn check_requests(
-        &mut self,
-        more: usize,
-        initialize: Option<Revision>,
-        is_json: bool,
-    ) -> Result<(), Refusal> {
+    pub(crate) fn check_requests(&mut self, more: usize, is_initialize: bool, is_json: bool) -> Result<(), Refusal> {
         if self.cell.is_elsewhere() {
             return Err(self.cell.dialect.wording.session_ended());
         }
-        if !self.state.session.may_begin(initialize, is_json) {
+        if !self.state.session.may_begin(is_initialize, is_json) {
             return Err(self.cell.dialect.wording.closing());
         }
         self.check_signs()?;

@@ -240,7 +240,7 @@ impl Change<'_> {
     ) -> Result<(), Refusal> {
         let wording = self.cell.dialect.wording;
         self.check_open()?;
-        self.check_requests(requests.len(), admission.initialize(), false)?;
+        self.check_requests(requests.len(), admission.initialize().is_some(), false)?;
         if self.cell.is_store_behind() {
             return Err(wording.store_behind());
         }
