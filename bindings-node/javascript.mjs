@@ -36,8 +36,6 @@ await build({
   platform: 'node',
   format: 'cjs',
   target: 'node20',
-  // Of the packages that are loaded when they are needed, too, the CommonJS form.
-  supported: { 'dynamic-import': false },
   logLevel: 'warning',
 });
 for (const file of readdirSync(lib, { recursive: true })) {

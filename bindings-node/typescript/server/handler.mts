@@ -19,10 +19,10 @@ import type { Runtime } from '../runtime.mjs';
 import { noteHandler } from '../status.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { hasLostId, namingBody } from './body.mjs';
-import type { Exchange, Handlers } from './exchange.mjs';
+import type { Exchange, Face, Handlers } from './exchange.mjs';
 import { answer, refusalOf } from './refusal.mjs';
 import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
-import type { NodeHandler, WebSdk } from './sdk.mjs';
+import type { HandlingSdk, NodeHandler, StockClass } from './sdk.mjs';
 import { checkGiven, ofSessions, only, readBy } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import type { OwnOptions } from './transport-options.mjs';
@@ -39,7 +39,7 @@ const LIST_CHANGES: { [Kind in ServerEvent['kind']]?: ListChange } = {
 };
 
 /** An SDK line that has `createMcpHandler`. */
-type HandlerSdk = WebSdk<McpRequestContext> &
+type HandlerSdk = HandlingSdk<McpRequestContext> &
   Pick<typeof server, 'classifyInboundRequest' | 'createMcpHandler' | 'isJsonContentType'>;
 
 /** What a factory makes. */
@@ -68,19 +68,18 @@ export interface ResumableMcpHandlerOptions
 
 export interface ResumableMcpHandler extends McpHttpHandler {
   /**
-   * Serves node:http, and what is built on it, without a detour over the web platform's classes. For requests of
-   * 2026-07-28 the SDK needs its package `@modelcontextprotocol/node` here.
+   * Serves node:http, and what is built on it, without a detour over the web platform's classes.
    */
   node: (req: IncomingMessage & { auth?: AuthInfo }, res: ServerResponse, parsedBody?: unknown) => Promise<void>;
 }
 
 /** Makes `createResumableMcpHandler` for an SDK that has `createMcpHandler`. */
-export function resumableHandler(sdk: HandlerSdk) {
+export function resumableHandler(sdk: HandlerSdk, transports: Record<Face, StockClass>) {
   return function createResumableMcpHandler(
     factory: McpServerFactory,
     options: ResumableMcpHandlerOptions = {},
   ): ResumableMcpHandler {
-    return new Handler(factory, options, sdk).faces();
+    return new Handler(factory, options, sdk, transports).faces();
   };
 }
 
@@ -100,6 +99,7 @@ class Handler {
     factory: McpServerFactory,
     { preferResumable = true, legacy, ...options }: ResumableMcpHandlerOptions & { legacy?: unknown },
     sdk: HandlerSdk,
+    transports: Record<Face, StockClass>,
   ) {
     const names = readBy((options) => sdk.createMcpHandler(factory, options).close());
     checkGiven(options, names, 'createResumableMcpHandler()', 'preferResumable', 'onAdopted', ...SESSION_OPTIONS);
@@ -118,7 +118,7 @@ class Handler {
       ...(!this.#leavesAll && { legacy: 'reject' }),
     });
     this.#modernNode = sdk.nodeHandler(this.#modern, { onerror, maxRequestBodySize });
-    this.#router = new SessionRouter(sdk, factory, ofSessions(options));
+    this.#router = new SessionRouter(sdk, factory, ofSessions(options), transports);
     this.#runtime = runtimeFor(options);
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
     this.#forget = noteHandler(this.#preferResumable);

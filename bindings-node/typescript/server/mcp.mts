@@ -1,6 +1,7 @@
 // For @modelcontextprotocol/server 2.x.
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { NodeStreamableHTTPServerTransport as NodeStock } from '@modelcontextprotocol/node';
 import type {
   AuthInfo,
   JSONRPCMessage,
@@ -18,11 +19,16 @@ import { type ResumableMcpHandler, type ResumableMcpHandlerOptions, resumableHan
 import { type AdoptingOptions, type RouterOf, sessionRouter } from './router.mjs';
 import { sdk } from './sdk-v2.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
-import { type Closing, type NodeFace, type Resumable, resumableNodeOverWeb, resumableWeb } from './transport.mjs';
+import { type Resumable, resumableNode, resumableWeb } from './transport.mjs';
 import type { OwnOptions } from './transport-options.mjs';
 
 // Interfaces, and not intersections, of which subclasses could not override the methods.
-interface OnNode extends Omit<WebStock, 'handleRequest' | keyof Closing>, Closing, NodeFace<AuthInfo> {}
+interface OnNode extends NodeStock {
+  /** Closes the connection of a request's stream without terminating the stream. */
+  closeSSEStream(requestId: RequestId, options?: CloseOptions): void;
+  /** Closes the connection of the standalone stream without terminating the stream. */
+  closeStandaloneSSEStream(options?: CloseOptions): void;
+}
 
 interface OnWeb extends WebStock {
   /** Closes the connection of a request's stream without terminating the stream. */
@@ -32,18 +38,19 @@ interface OnWeb extends WebStock {
 }
 
 // Named, so that the declarations name the SDK's modules as they are imported here.
-const NodeTransport: Resumable<typeof WebStock, OnNode> = resumableNodeOverWeb(sdk.WebStock, sdk);
+const NodeTransport: Resumable<typeof NodeStock, OnNode> = resumableNode(sdk.NodeStock, sdk);
 const WebTransport: Resumable<typeof WebStock, OnWeb> = resumableWeb(sdk.WebStock, sdk);
 
 /**
  * For node:http: the SDK's class on Tailrope's engine, same options, same methods. With a `sessionIdGenerator` its sessions
- * are resumable, also without an `eventStore`; without one (stateless mode) the SDK serves, which needs its package
- * `@modelcontextprotocol/node` for that.
+ * are resumable, also without an `eventStore`; without one (stateless mode) it is the SDK's class.
  */
 export class NodeStreamableHTTPServerTransport extends NodeTransport {}
 
 /** The same for the web platform (`Request` to `Response`): Hono, and frameworks like it, on Node. */
 export class WebStandardStreamableHTTPServerTransport extends WebTransport {}
+
+const transports = { node: NodeStreamableHTTPServerTransport, fetch: WebStandardStreamableHTTPServerTransport };
 
 /** A server of the SDK's: `McpServer`, or the `Server` in it. */
 export interface ServerOfSession {
@@ -72,10 +79,7 @@ export type SessionRouter<S> = RouterOf<S, AuthInfo>;
 export const createSessionRouter: <S extends ServerOfSession>(
   makeServer: (context: McpRequestContext) => S | Promise<S>,
   options?: SessionRouterOptions<S>,
-) => SessionRouter<S> = sessionRouter(sdk, {
-  node: NodeStreamableHTTPServerTransport,
-  fetch: WebStandardStreamableHTTPServerTransport,
-});
+) => SessionRouter<S> = sessionRouter(sdk, transports);
 
 /** The options of the transports: those that count are the ones about requests, not about new sessions. */
 export interface StoredSessionOptions extends WebStandardStreamableHTTPServerTransportOptions, OwnOptions {
@@ -115,7 +119,7 @@ export const fetchStoredSession: (
 export const createResumableMcpHandler: (
   factory: McpServerFactory,
   options?: ResumableMcpHandlerOptions,
-) => ResumableMcpHandler = resumableHandler(sdk);
+) => ResumableMcpHandler = resumableHandler(sdk, transports);
 
 /** What an SDK's own transport asks of a store. */
 export type ScopedEventStore = ScopedEvents<JSONRPCMessage>;
@@ -130,4 +134,5 @@ export const EventStore: typeof Events<JSONRPCMessage> = Events;
 
 export * from '../index.mjs';
 export type { AdoptedSession } from './adoption.mjs';
+export type { AdoptingOptions } from './router.mjs';
 export type { ResumableMcpHandler, ResumableMcpHandlerOptions };

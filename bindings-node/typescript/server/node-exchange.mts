@@ -150,6 +150,16 @@ export class NodeExchange implements Exchange {
     return node(this.#req, this.#res, this.parsedBody);
   }
 
+  /** What tells the SDKs' adapters that it is answered: a header, which has to be that of a `Response` with a head of its own. */
+  sent(): Response {
+    const { statusCode } = this.#res;
+    const status = statusCode >= 200 && statusCode <= 599 ? statusCode : 200;
+    const response = new Response(null, { status, headers: { 'x-hono-already-sent': 'true' } });
+    // Where hono has put its own class in the place of `Response`, it is a real one from now on.
+    void response.body;
+    return response;
+  }
+
   /** Nobody is left to get an answer. */
   abandon(): void {}
 

@@ -8,14 +8,14 @@ import { notePinned, type Pinned, runtimeOf } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
 import { maxBodyBytes } from './body.mjs';
-import type { Exchange, Face, FetchOptions, Handlers } from './exchange.mjs';
+import type { Exchange, Face, FetchOptions } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
 import { answer, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
-import type { Sdk, Server, StockClass, StockTransport, TransportOptions } from './sdk.mjs';
+import type { Sdk, Server, StockClass, TransportOptions } from './sdk.mjs';
 import { checkGiven, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { type Served, StoredSessions } from './stored-sessions.mjs';
-import { resumableExchange } from './transport.mjs';
+import { ADOPT, type Ours, SERVE } from './transport.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
 /** What `createSessionRouter` of an SDK line makes; `AuthInfo` is the SDK's. */
@@ -46,6 +46,8 @@ export interface RouterOptions<S> extends TransportOptions, AdoptingOptions<S> {
   onerror?: ((error: Error) => void) | undefined;
 }
 
+type OursClass = new (options?: TransportOptions) => Ours;
+
 /** Makes the server of a session. */
 type MakeServer<S, Context> = (context: Context) => S | Promise<S>;
 
@@ -71,24 +73,23 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
   #onerror: RouterOptions<S>['onerror'];
   #onAdopted: RouterOptions<S>['onAdopted'];
   #maxBodyBytes: number;
-  #isStock: boolean;
-  #transports: Record<Face, StockClass>;
-  /** Says what a transport says to a request that opens no session. */
-  #unopened: StockTransport | undefined;
+  #transports: Record<Face, OursClass>;
+  /** Say what a transport says to a request that opens no session. */
+  #unopened: Record<Face, Ours> | undefined;
   #stored: StoredSessions;
-  #sessions = new Map<string | undefined, { transport: StockTransport; server: S }>();
+  #sessions = new Map<string | undefined, { transport: Ours; server: S }>();
   /** The sessions whose server is told what their clients have told. */
   #adopting = new Map<string | undefined, Promise<void>>();
   #closed = false;
 
   /**
-   * `transports` has the classes for each kind of exchange, which serve where the SDK's own are in force.
+   * `transports` has our classes for each kind of exchange.
    */
   constructor(
     sdk: Sdk<Context>,
     makeServer: MakeServer<S, Context>,
-    { sessionIdGenerator = randomUUID, onerror, onAdopted, ...options }: RouterOptions<S> = {},
-    transports?: Record<Face, StockClass>,
+    { sessionIdGenerator = randomUUID, onerror, onAdopted, ...options }: RouterOptions<S>,
+    transports: Record<Face, StockClass>,
   ) {
     if (onAdopted !== undefined && typeof onAdopted !== 'function') {
       invalid('onAdopted must be a function');
@@ -99,13 +100,9 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     this.#onerror = onerror;
     this.#onAdopted = onAdopted;
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
-    this.#isStock = transports !== undefined && isStock(sdk);
-    if (transports !== undefined && this.#isStock) {
-      this.#transports = transports;
-    } else {
-      const Resumable = resumableExchange(sdk.WebStock, sdk);
-      this.#transports = { node: Resumable, fetch: Resumable };
-      this.#unopened = this.#make('fetch');
+    this.#transports = transports as Record<Face, OursClass>;
+    if (!isStock(sdk)) {
+      this.#unopened = { node: this.#make('node'), fetch: this.#make('fetch') };
     }
     this.#stored = this.#makeStored();
     notePinned(this);
@@ -136,7 +133,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     const sessionId = exchange.header('mcp-session-id');
     const session = this.#sessions.get(sessionId);
     if (session !== undefined) {
-      return this.#hand(exchange, session.transport);
+      return session.transport[SERVE](exchange);
     }
     if (exchange.method === 'POST' && !(await this.read(exchange))) {
       return undefined;
@@ -145,14 +142,14 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
       return this.#open(exchange);
     }
     if (sessionId === undefined) {
-      return this.#hand(exchange, this.#unopened ?? this.#make(exchange.face));
+      return (this.#unopened?.[exchange.face] ?? this.#make(exchange.face))[SERVE](exchange);
     }
     let served: Served;
     do {
       await this.#adopting.get(sessionId);
       const adopted = this.#sessions.get(sessionId);
       if (adopted !== undefined) {
-        return this.#hand(exchange, adopted.transport);
+        return adopted.transport[SERVE](exchange);
       }
       served = await this.#stored.serve(exchange);
     } while (typeof served === 'object' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
@@ -197,7 +194,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
       if (this.#closed) {
         return this.#refuse(exchange, 'session_ended');
       }
-      await this.#hand(exchange, transport);
+      await transport[SERVE](exchange);
     } finally {
       if (transport.sessionId === undefined) {
         // It was refused, or could not be connected: nobody will ever name this session.
@@ -226,7 +223,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
         this.#sessions.set(sessionId, { transport, server });
       };
       await server.connect(transport);
-      await transport.handleRequest(new Adoption(sessionId, adopted, exchange, onReady));
+      await transport[ADOPT](new Adoption(sessionId, adopted, exchange, onReady));
     } catch (error) {
       // First: others that wait for the session are told why.
       adopted.refuse('session_not_told', error instanceof Error ? error.message : String(error));
@@ -235,7 +232,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     }
   }
 
-  #make(face: Face, onsessioninitialized?: TransportOptions['onsessioninitialized']): StockTransport {
+  #make(face: Face, onsessioninitialized?: TransportOptions['onsessioninitialized']): Ours {
     const transport = new this.#transports[face]({ ...this.#options, onsessioninitialized });
     transport.onerror = (error) => this.report(error);
     transport.onclose = () => {
@@ -246,19 +243,11 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     return transport;
   }
 
-  #hand(exchange: Exchange, transport: StockTransport): Promise<void> {
-    if (!this.#isStock) {
-      return transport.handleRequest(exchange) as Promise<void>;
-    }
-    const handleRequest = (...args: unknown[]) => transport.handleRequest(...args);
-    return exchange.handTo({ fetch: handleRequest as Handlers['fetch'], node: handleRequest as Handlers['node'] });
-  }
-
   async close(): Promise<void> {
     this.#closed = true;
     const servers = this.servers();
     this.#sessions.clear();
-    await Promise.all([this.#unopened, ...servers].map((server) => this.#close(server)));
+    await Promise.all([...Object.values(this.#unopened ?? {}), ...servers].map((server) => this.#close(server)));
   }
 
   /** Whatever its `close` is: it is the host's. */

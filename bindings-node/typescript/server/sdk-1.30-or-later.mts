@@ -6,7 +6,7 @@ import * as web from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp
 import * as types from '@modelcontextprotocol/sdk/types.js';
 
 import type { Exchange, SeenRequest } from './exchange.mjs';
-import { Seam } from './seam.mjs';
+import { insideOf, Seam } from './seam.mjs';
 
 const NodeStock = node.StreamableHTTPServerTransport;
 const WebStock = web.WebStandardStreamableHTTPServerTransport;
@@ -15,6 +15,7 @@ const seam = new Seam('@modelcontextprotocol/sdk', [1, 30], {
   JSONRPCMessageSchema: types.JSONRPCMessageSchema,
   SUPPORTED_PROTOCOL_VERSIONS: types.SUPPORTED_PROTOCOL_VERSIONS,
   StreamableHTTPServerTransport: NodeStock,
+  'StreamableHTTPServerTransport._webStandardTransport': insideOf(NodeStock),
   'StreamableHTTPServerTransport.close': NodeStock?.prototype.close,
   'StreamableHTTPServerTransport.handleRequest': NodeStock?.prototype.handleRequest,
   'StreamableHTTPServerTransport.send': NodeStock?.prototype.send,

@@ -1,16 +1,20 @@
 // What is used of @modelcontextprotocol/server 2.x. A namespace links where a name is missing in it, so that the seam
 // can say so.
+import * as node from '@modelcontextprotocol/node';
 import * as server from '@modelcontextprotocol/server';
 
-import { TailropeError } from '../errors.mjs';
 import type { Refusal } from '../native.mjs';
 import type { Exchange, SeenRequest } from './exchange.mjs';
-import type { FetchHandler, NodeHandler, NodeHandlerOptions, ScopeChallenge } from './sdk.mjs';
-import { Seam } from './seam.mjs';
+import type { ScopeChallenge } from './sdk.mjs';
+import { insideOf, Seam } from './seam.mjs';
 
+const NodeStock = node.NodeStreamableHTTPServerTransport;
 const WebStock = server.WebStandardStreamableHTTPServerTransport;
 
 const seam = new Seam('@modelcontextprotocol/server', [2, 4], {
+  NodeStreamableHTTPServerTransport: NodeStock,
+  'NodeStreamableHTTPServerTransport._webStandardTransport': insideOf(NodeStock),
+  'NodeStreamableHTTPServerTransport.handleRequest': NodeStock?.prototype.handleRequest,
   OAuthError: server.OAuthError,
   OAuthErrorCode: server.OAuthErrorCode,
   ProtocolErrorCode: server.ProtocolErrorCode,
@@ -27,11 +31,13 @@ const seam = new Seam('@modelcontextprotocol/server', [2, 4], {
   isInitializeRequest: server.isInitializeRequest,
   isJsonContentType: server.isJsonContentType,
   parseJSONRPCMessage: server.parseJSONRPCMessage,
+  toNodeHandler: node.toNodeHandler,
 });
 
 export const sdk = {
   seam,
   major: 2,
+  NodeStock: seam.need('NodeStreamableHTTPServerTransport'),
   WebStock: seam.need('WebStandardStreamableHTTPServerTransport'),
   versions: server.SUPPORTED_PROTOCOL_VERSIONS,
   parseMessage: server.parseJSONRPCMessage,
@@ -39,7 +45,7 @@ export const sdk = {
   createMcpHandler: server.createMcpHandler,
   isInitializeRequest: server.isInitializeRequest,
   isJsonContentType: server.isJsonContentType,
-  nodeHandler,
+  nodeHandler: node.toNodeHandler,
   /** What `onerror` gets for a body that is not taken: why, as from the SDK's class. */
   bodyError(refusal: Refusal, body: unknown): unknown {
     if (JSON.parse(refusal.body).error.code !== server.ProtocolErrorCode.ParseError) {
@@ -77,20 +83,4 @@ function metadataUrl(resource: URL | undefined): string | undefined {
   return resource !== undefined && /^https?:$/.test(resource.protocol)
     ? server.getOAuthProtectedResourceMetadataUrl(resource)
     : undefined;
-}
-
-let nodePackage: Promise<typeof import('@modelcontextprotocol/node')> | undefined;
-
-/** Serves node:http with what the SDK has for the web platform, by the SDK's package for that, which need not be there. */
-function nodeHandler(handler: FetchHandler, options?: NodeHandlerOptions): NodeHandler {
-  return async (req, res, parsedBody) => {
-    nodePackage ??= import('@modelcontextprotocol/node').catch((cause) => {
-      const message =
-        'The SDK serves requests of 2026-07-28, and transports without sessionIdGenerator, by itself. For node:http it ' +
-        `needs its package @modelcontextprotocol/node 2.1 or later for that. Install it: ${cause.message}`;
-      throw new TailropeError('unsupported_sdk', message, { cause });
-    });
-    const { toNodeHandler } = await nodePackage;
-    return toNodeHandler(handler, options)(req, res, parsedBody);
-  };
 }

@@ -63,6 +63,9 @@ export interface Transport {
   // A method, so that each SDK's own types of messages fit.
   onmessage?(message: Message, extra?: Extra): unknown;
   close(): Promise<void>;
+  // Ours take options, and say whether they closed.
+  closeSSEStream(requestId: RequestId, options?: CloseOptions): boolean | void;
+  closeStandaloneSSEStream(options?: CloseOptions): boolean | void;
 }
 
 /** An SDK's own transport. */
@@ -70,8 +73,6 @@ export interface StockTransport extends Transport {
   start(): Promise<void>;
   handleRequest(...args: unknown[]): Promise<unknown>;
   send(message: Message, options?: SendOptions): Promise<void>;
-  closeSSEStream(requestId: RequestId): void;
-  closeStandaloneSSEStream(): void;
   setSupportedProtocolVersions?(versions: string[]): void;
   setScopeChallengeResolver?(resolver: ScopeChallengeResolver): void;
 }
@@ -126,8 +127,8 @@ export interface NodeHandlerOptions {
   maxRequestBodySize?: number | undefined;
 }
 
-/** An SDK line whose classes serve the web platform alone. */
-export interface WebSdk<Context = unknown> extends Sdk<Context> {
+/** An SDK line that has a handler for the web platform. */
+export interface HandlingSdk<Context = unknown> extends Sdk<Context> {
   /** Serves node:http with what serves the web platform. */
   nodeHandler(handler: FetchHandler, options?: NodeHandlerOptions): NodeHandler;
 }

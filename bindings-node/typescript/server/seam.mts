@@ -1,6 +1,7 @@
 // What Tailrope uses of an SDK, and whether it is there. Looked at when the SDK's part is first used.
 import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
+// Not by its name, which banners of bundlers declare for their own use.
+import * as modules from 'node:module';
 import { join } from 'node:path';
 
 import { TailropeError } from '../errors.mjs';
@@ -36,7 +37,7 @@ export class Seam<Uses extends Record<string, unknown> = Record<string, unknown>
   /** The version of the installed package; nothing where that cannot be told, as in a bundle. */
   get #version(): string | undefined {
     try {
-      for (const folder of createRequire(import.meta.url).resolve.paths(this.#name) ?? []) {
+      for (const folder of modules.createRequire(import.meta.url).resolve.paths(this.#name) ?? []) {
         try {
           return JSON.parse(readFileSync(join(folder, this.#name, 'package.json'), 'utf8')).version;
         } catch {
@@ -116,6 +117,11 @@ export class Seam<Uses extends Record<string, unknown> = Record<string, unknown>
   #notice(difference: string): string {
     return `${this.#text(difference)} The SDK's own transports serve: calls cannot be resumed on lost connections`;
   }
+}
+
+/** The transport for the web platform that an SDK's transport for node:http has inside. */
+export function insideOf(Stock: (new () => object) | undefined): unknown {
+  return Stock && Reflect.get(new Stock(), '_webStandardTransport');
 }
 
 /** Whether the SDK's own classes serve. */

@@ -87,8 +87,6 @@ export class SessionServer {
   #writtenAt = 0;
   #writtenTurn: number | undefined;
 
-  sessionId: string | undefined;
-
   /** The transport may get its `onerror` later, and another one. */
   #onerror = (error: Error) => this.#transport.onerror?.(error);
 
@@ -108,6 +106,10 @@ export class SessionServer {
 
   connected(): void {
     this.#receiver.connected();
+  }
+
+  get isClosed(): boolean {
+    return this.#closed;
   }
 
   setVersions(versions: string[]): void {
@@ -392,17 +394,13 @@ export class SessionServer {
     if (this.#keepAliveMs !== undefined) {
       session.setKeepAliveMs(keepAliveOf(this.#keepAliveMs));
     }
-    this.sessionId = sessionId;
     const answers: AnswerContext = {
       runtime: this.#runtime,
       sessionId,
       open: new Set(),
       onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
     };
-    if (Object.hasOwn(this.#transport, 'sessionId')) {
-      // The SDK's class has a field of this name, which hides our accessor.
-      this.#transport.sessionId = sessionId;
-    }
+    this.#transport.sessionId = sessionId;
     const { hostStore } = this.#runtime;
     let outcomes: Outcomes | undefined;
     if (hostStore !== undefined) {
@@ -511,8 +509,8 @@ export class SessionServer {
       callHost(() => {
         const extra = this.#sdk.extra(request);
         if (canPoll && isRequest(message)) {
-          extra.closeSSEStream = (options) => this.closeConnection(message.id, options);
-          extra.closeStandaloneSSEStream = (options) => this.closeStandalone(options);
+          extra.closeSSEStream = (options) => this.#transport.closeSSEStream(message.id, options);
+          extra.closeStandaloneSSEStream = (options) => this.#transport.closeStandaloneSSEStream(options);
         }
         return this.#receiver.give(message, extra);
       }, failed);

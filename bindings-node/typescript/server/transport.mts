@@ -1,10 +1,9 @@
 // The transports that take the place of the SDKs' classes, for both SDK lines.
-import type { IncomingMessage, ServerResponse } from 'node:http';
-import { setImmediate } from 'node:timers';
-import { callHost } from '../host.mjs';
-import { Adoption } from './adoption.mjs';
+import type { ServerResponse } from 'node:http';
+
+import type { Adoption } from './adoption.mjs';
 import type { CloseOptions } from './close.mjs';
-import type { Exchange, FetchOptions } from './exchange.mjs';
+import type { Exchange, FetchOptions, Handlers } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
 import { guarded } from './refusal.mjs';
 import type {
@@ -16,13 +15,13 @@ import type {
   StockClass,
   StockTransport,
   TransportOptions,
-  WebSdk,
 } from './sdk.mjs';
 import { checkGiven, only, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { SessionServer } from './session-server.mjs';
 import type { OwnOptions } from './transport-options.mjs';
 import { WebExchange } from './web-exchange.mjs';
+import { canCall, isWrapped, pass, StockView, taken } from './wrappers.mjs';
 
 /** What our transports take beside what the SDKs' take. */
 export interface Closing {
@@ -32,58 +31,66 @@ export interface Closing {
   closeStandaloneSSEStream(options?: CloseOptions): void;
 }
 
-/** For node:http. `AuthInfo` is the SDK's. */
-export interface NodeFace<AuthInfo> {
-  handleRequest(req: IncomingMessage & { auth?: AuthInfo }, res: ServerResponse, parsedBody?: unknown): Promise<void>;
-}
+/** Any class: under a user's flags an SDK's is not what ours asks of one. */
+type AnyClass = new (...args: never[]) => object;
 
 /** An SDK's class on our engine; `Made` is what it makes. */
-export type Resumable<Stock extends StockClass, Made = InstanceType<Stock> & Closing> = new (
+export type Resumable<Stock extends AnyClass, Made = InstanceType<Stock> & Closing> = new (
   options?: ConstructorParameters<Stock>[0] & OwnOptions,
 ) => Made;
 
-/** What answers a request in the transport's place; what the arguments are is between it and its caller. */
-type HandleRequest = StockTransport['handleRequest'];
+/** Serves an exchange that is made already. */
+export const SERVE = Symbol('tailrope.serve');
+/** Goes on with a session of another process. */
+export const ADOPT = Symbol('tailrope.adopt');
+/** How the connection is closed that is closed next. */
+const PAUSES = Symbol('tailrope.pauses');
+
+/** What routers ask of our transports. */
+export interface Ours extends StockTransport {
+  [SERVE](exchange: Exchange): Promise<void>;
+  [ADOPT](adoption: Adoption): Promise<void>;
+}
+
+/** What transports of node:http ask of the one inside. */
+interface Inner extends Ours {
+  [PAUSES]: CloseOptions | undefined;
+}
+
+/** What the SDKs keep to themselves. */
+interface HeaderCheck {
+  validateRequestHeaders?(request: Request): unknown;
+}
+
+type InnerClass = new (options?: TransportOptions) => Inner;
+
+/** Hands an exchange to `handleRequest` of a transport, around which others may have put something. */
+function handOver(transport: StockTransport, exchange: Exchange, passed: Exchange): Promise<void> {
+  const handle = (...args: unknown[]) => transport.handleRequest(...args);
+  return pass(passed, transport, () =>
+    exchange.handTo({ fetch: handle as Handlers['fetch'], node: handle as Handlers['node'] }),
+  );
+}
 
 /**
- * Makes a subclass of an SDK's transport whose sessions are served on the engine. Without
+ * Makes a subclass of an SDK's transport for the web platform, whose sessions are served on the engine. Without
  * `sessionIdGenerator` (stateless mode) it is the SDK's class: there is nothing to resume.
  *
- * `sdk` is what differs between the SDK lines; `handle` answers one request, and what `stockHandler` makes one of
- * stateless mode.
+ * `sdk` is what differs between the SDK lines.
  */
-function resumable<Args extends unknown[]>(
-  Stock: StockClass,
-  sdk: Sdk,
-  handle: (sessions: SessionServer, ...args: Args) => Promise<unknown>,
-  stockHandler = (
-    _transport: StockTransport,
-    handleRequest: HandleRequest,
-    _options: TransportOptions,
-  ): HandleRequest => handleRequest,
-): StockClass {
-  return class ResumableTransport extends Stock implements Closing {
+function resumable(Stock: StockClass, sdk: Sdk): InnerClass {
+  const Base = Stock as new (options?: TransportOptions) => StockTransport & HeaderCheck;
+
+  class ResumableTransport extends Base implements Closing, Inner {
     #sessions: SessionServer | undefined;
-    #stock: HandleRequest;
+    #view: StockView | undefined;
+    [PAUSES]: CloseOptions | undefined;
 
     constructor(options: TransportOptions = {}) {
       checkGiven(options, optionsOf(Stock), 'a transport');
       super(only(options, optionsOf(Stock)));
-      this.#stock = stockHandler(this, (...args) => super.handleRequest(...args), options);
       if (options.sessionIdGenerator !== undefined && !isStock(sdk)) {
         this.#sessions = new SessionServer(this, sdk, options, options.sessionIdGenerator);
-      }
-    }
-
-    override get sessionId(): string | undefined {
-      return this.#sessions === undefined ? super.sessionId : this.#sessions.sessionId;
-    }
-
-    override set sessionId(value: string | undefined) {
-      if (this.#sessions === undefined) {
-        super.sessionId = value;
-      } else {
-        this.#sessions.sessionId = value;
       }
     }
 
@@ -102,28 +109,80 @@ function resumable<Args extends unknown[]>(
       this.#sessions?.setScopeChallengeResolver(resolver);
     }
 
-    override handleRequest(...args: unknown[]): Promise<unknown> {
-      return this.#sessions === undefined ? this.#stock(...args) : handle(this.#sessions, ...(args as Args));
+    override async handleRequest(...args: unknown[]): Promise<unknown> {
+      const sessions = this.#sessions;
+      if (sessions === undefined) {
+        return super.handleRequest(...args);
+      }
+      const [request, options] = args as [Request, FetchOptions?];
+      const exchange = taken(this) ?? new WebExchange(request, options);
+      // The SDK's own answers at once where the transport is closed. The session may live elsewhere.
+      const isPassed = isWrapped(Stock, 'handleRequest') && !sessions.isClosed && canCall(this, Stock);
+      return isPassed ? pass(exchange, this, () => super.handleRequest(...args)) : this.#answer(sessions, exchange);
+    }
+
+    /** The SDK's `handleRequest` asks this first, and answers with what it gives. */
+    override validateRequestHeaders(request: Request): unknown {
+      const sessions = this.#sessions;
+      return sessions === undefined
+        ? super.validateRequestHeaders?.(request)
+        : this.#answer(sessions, taken(this) ?? new WebExchange(request));
+    }
+
+    async #answer(sessions: SessionServer, exchange: Exchange): Promise<Response> {
+      if (exchange instanceof WebExchange) {
+        return exchange.answeredBy((exchange) => sessions.serve(exchange));
+      }
+      await sessions.serve(exchange);
+      return exchange instanceof NodeExchange ? exchange.sent() : new Response();
+    }
+
+    async [SERVE](exchange: Exchange): Promise<void> {
+      if (this.#sessions !== undefined && this.handleRequest === pristine && !isWrapped(Stock, 'handleRequest')) {
+        return this.#sessions.serve(exchange);
+      }
+      if (exchange instanceof WebExchange) {
+        return handOver(this, exchange, exchange.again());
+      }
+      // Its session was opened through the other face of its router.
+      const { auth: authInfo, parsedBody } = exchange;
+      await pass(exchange, this, () => this.handleRequest(exchange.webRequest(), { authInfo, parsedBody }));
+    }
+
+    async [ADOPT](adoption: Adoption): Promise<void> {
+      await this.#sessions?.adopt(adoption);
     }
 
     override async send(message: Message, options?: SendOptions): Promise<void> {
-      return this.#sessions === undefined ? super.send(message, options) : this.#sessions.send(message, options);
+      if (this.#sessions === undefined || this.#viewFor('send') !== undefined) {
+        return super.send(message, options);
+      }
+      return this.#sessions.send(message, options);
     }
 
-    override closeSSEStream(requestId: RequestId, options?: CloseOptions): void {
-      if (this.#sessions === undefined) {
-        super.closeSSEStream(requestId);
-      } else {
-        this.#sessions.closeConnection(requestId, options);
+    /** For a method of the SDK's class that is called because there is something around it. */
+    #viewFor(name: 'send' | 'closeSSEStream' | 'closeStandaloneSSEStream'): StockView | undefined {
+      if (this.#sessions !== undefined && isWrapped(Stock, name) && canCall(this, Stock)) {
+        this.#view ??= new StockView(this, this.#sessions);
+        return this.#view;
       }
+      return undefined;
     }
 
-    override closeStandaloneSSEStream(options?: CloseOptions): void {
-      if (this.#sessions === undefined) {
-        super.closeStandaloneSSEStream();
-      } else {
-        this.#sessions.closeStandalone(options);
+    override closeSSEStream(requestId: RequestId, options = this[PAUSES]): boolean | void {
+      const view = this.#viewFor('closeSSEStream');
+      if (view !== undefined) {
+        return view.closing(options, () => super.closeSSEStream(requestId));
       }
+      return this.#sessions?.closeConnection(requestId, options) ?? super.closeSSEStream(requestId);
+    }
+
+    override closeStandaloneSSEStream(options = this[PAUSES]): boolean | void {
+      const view = this.#viewFor('closeStandaloneSSEStream');
+      if (view !== undefined) {
+        return view.closing(options, () => super.closeStandaloneSSEStream());
+      }
+      return this.#sessions?.closeStandalone(options) ?? super.closeStandaloneSSEStream();
     }
 
     override async close(): Promise<void> {
@@ -131,49 +190,92 @@ function resumable<Args extends unknown[]>(
       // Also where the engine serves: the SDK's class calls `onclose`, once.
       return super.close();
     }
-  };
-}
-
-const serveNode = (sessions: SessionServer, req: Incoming, res: ServerResponse, parsedBody?: unknown) =>
-  sessions.serve(new NodeExchange(req, res, parsedBody));
-
-/** For the SDKs' transports of node:http. */
-export function resumableNode<Stock extends StockClass>(Stock: Stock, sdk: Sdk): Resumable<Stock> {
-  return resumable(Stock, sdk, serveNode) as Resumable<Stock>;
-}
-
-/** For node:http, where the SDK's class for that is in a package that need not be there. `AuthInfo` is the SDK's. */
-export function resumableNodeOverWeb<Stock extends StockClass, AuthInfo>(
-  Stock: Stock,
-  sdk: WebSdk,
-): Resumable<Stock, Omit<InstanceType<Stock>, 'handleRequest'> & Closing & NodeFace<AuthInfo>> {
-  return resumable(Stock, sdk, serveNode, (transport, handleRequest, { maxRequestBodySize }) => {
-    const onerror = (error: Error) => transport.onerror?.(error);
-    return (...args) => {
-      const [req, res, parsedBody] = args as Parameters<NodeFace<AuthInfo>['handleRequest']>;
-      const fetch = async (request: Request, options?: FetchOptions) => {
-        const response = (await handleRequest(request, options)) as Response;
-        // The SDK's handler holds the head back until there is a body, which may be long after: its class does not.
-        const flush = () => res.headersSent && !res.writableEnded && res.flushHeaders?.();
-        setImmediate(callHost, flush, () => {});
-        return response;
-      };
-      const serve = () => sdk.nodeHandler({ fetch }, { maxRequestBodySize, onerror })(req, res, parsedBody);
-      return guarded(new NodeExchange(req, res, parsedBody), sdk.major, onerror, serve);
-    };
-  }) as unknown as Resumable<Stock, Omit<InstanceType<Stock>, 'handleRequest'> & Closing & NodeFace<AuthInfo>>;
+  }
+  const pristine = ResumableTransport.prototype.handleRequest;
+  return ResumableTransport;
 }
 
 /** For the SDKs' web-standard transports. */
 export function resumableWeb<Stock extends StockClass>(Stock: Stock, sdk: Sdk): Resumable<Stock> {
-  return resumable(Stock, sdk, (sessions, request: Request, options?: FetchOptions) => {
-    return new WebExchange(request, options).answeredBy((exchange) => sessions.serve(exchange));
-  }) as Resumable<Stock>;
+  return resumable(Stock, sdk) as unknown as Resumable<Stock>;
 }
 
-/** For hosts that make the exchanges themselves, and adopt sessions; never stock. */
-export function resumableExchange(Stock: StockClass, sdk: Sdk): StockClass {
-  return resumable(Stock, sdk, (sessions, request: Exchange | Adoption) =>
-    request instanceof Adoption ? sessions.adopt(request) : sessions.serve(request),
-  );
+/** For the SDKs' transports of node:http, which are ones for the web platform with something around them: ours have ours inside. */
+export function resumableNode<Stock extends StockClass>(Stock: Stock, sdk: Sdk): Resumable<Stock> {
+  const Base: StockClass = Stock;
+  const Web = resumable(sdk.WebStock, sdk);
+
+  class ResumableTransport extends Base implements Closing, Ours {
+    #web: Inner | undefined;
+    declare _webStandardTransport: StockTransport;
+
+    constructor(options: TransportOptions = {}) {
+      checkGiven(options, optionsOf(Base), 'a transport');
+      super(only(options, optionsOf(Base)));
+      if (options.sessionIdGenerator !== undefined && !isStock(sdk)) {
+        this.#web = new Web(options);
+        this._webStandardTransport = this.#web;
+      }
+    }
+
+    override get sessionId(): string | undefined {
+      return this._webStandardTransport.sessionId;
+    }
+
+    override set sessionId(value: string | undefined) {
+      this._webStandardTransport.sessionId = value;
+    }
+
+    override async handleRequest(...args: unknown[]): Promise<void> {
+      const [req, res, parsedBody] = args as [Incoming, ServerResponse, unknown?];
+      const exchange = taken(this) ?? new NodeExchange(req, res, parsedBody);
+      const web = this.#web;
+      if (web !== undefined && !isAround()) {
+        return web[SERVE](exchange);
+      }
+      const onerror = (error: Error) => this.onerror?.(error);
+      await guarded(exchange, sdk.major, onerror, async () => {
+        await pass(exchange, this._webStandardTransport, () => super.handleRequest(...args));
+      });
+    }
+
+    [SERVE](exchange: Exchange): Promise<void> {
+      const isDirect = exchange.face === 'fetch' || (this.handleRequest === pristine && !isAround());
+      return this.#web !== undefined && isDirect ? this.#web[SERVE](exchange) : handOver(this, exchange, exchange);
+    }
+
+    async [ADOPT](adoption: Adoption): Promise<void> {
+      await this.#web?.[ADOPT](adoption);
+    }
+
+    override closeSSEStream(requestId: RequestId, options?: CloseOptions): boolean | void {
+      return this.#closing('closeSSEStream', options, requestId);
+    }
+
+    override closeStandaloneSSEStream(options?: CloseOptions): boolean | void {
+      return this.#closing('closeStandaloneSSEStream', options);
+    }
+
+    #closing(name: keyof Closing, options: CloseOptions | undefined, ...of: [RequestId?]): boolean | void {
+      const web = this.#web;
+      const close = () =>
+        name === 'closeSSEStream' ? super.closeSSEStream(of[0] ?? 0) : super.closeStandaloneSSEStream();
+      if (web === undefined) {
+        return close();
+      }
+      web[PAUSES] = options;
+      try {
+        return isWrapped(Base, name)
+          ? close()
+          : name === 'closeSSEStream'
+            ? web.closeSSEStream(of[0] ?? 0)
+            : web.closeStandaloneSSEStream();
+      } finally {
+        web[PAUSES] = undefined;
+      }
+    }
+  }
+  const pristine = ResumableTransport.prototype.handleRequest;
+  const isAround = () => isWrapped(Base, 'handleRequest') || isWrapped(sdk.WebStock, 'handleRequest');
+  return ResumableTransport as unknown as Resumable<Stock>;
 }

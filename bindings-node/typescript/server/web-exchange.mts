@@ -34,6 +34,13 @@ export class WebExchange implements Exchange {
 
   checkUnanswered(): void {}
 
+  /** The same request, to be answered once more. */
+  again(): WebExchange {
+    const again = new WebExchange(this.#request, { ...this.#options, parsedBody: this.parsedBody });
+    again.text = this.text;
+    return again;
+  }
+
   get method(): string {
     return this.#request.method;
   }
