@@ -24,6 +24,7 @@ HARMLESS = [
     "a function of another name",
     "a wrapped method",
     "a derived class",
+    "an argument more of a method",
     "the app before the store",
     "every method wrapped",
 ]

@@ -89,6 +89,11 @@ DRIFTS: dict[str, dict[str, list[tuple[str, str]]]] = {
         module: [("TransportSecurityMiddleware", "SecurityMiddleware")]
         for module in (SECURITY, TRANSPORT, "mcp.server.sse", "mcp.server._streamable_http_modern")
     },
+    "an argument more of a method": {
+        TRANSPORT: [
+            ("def close_sse_stream(self, request_id: RequestId)", "def close_sse_stream(self, request_id, retry=0)")
+        ]
+    },
     "the app before the store": {MANAGER: [(APP, ""), ("        self.app = app\n", f"        self.app = app\n{APP}")]},
     "an attribute of the manager of another name": {MANAGER: [("self.retry_interval", "self.retry_every")]},
     "an app in the class": {

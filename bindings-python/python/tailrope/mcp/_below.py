@@ -89,13 +89,20 @@ def _put() -> None:
     for ours in _OURS:
         name = ours.__name__
         found = next(_functions(name), None)
-        if found is not None and not found.__code__.co_freevars:
-            copy = FunctionType(found.__code__, found.__globals__, name, found.__defaults__)
+        if found is not None and _shape(found) == _shape(ours):
+            copy = FunctionType(found.__code__, found.__globals__, name)
             stock[name] = asynccontextmanager(copy) if inspect.isasyncgenfunction(copy) else copy
             found.__code__ = ours.__code__
-        else:
-            # It is compiled, for one.
-            logger.warning("what others have put around %s of the SDK's transport does not run", name)
+    if missed := [ours.__name__ for ours in _OURS if ours.__name__ not in stock]:
+        # The SDK is compiled, or has other arguments.
+        logger.warning("what others have put around %s of the SDK's transport does not run", ", ".join(missed))
+
+
+def _shape(function: Any) -> Any:
+    """What two functions have in common whose code can be exchanged."""
+    code = function.__code__
+    kind = inspect.iscoroutinefunction(function), inspect.isasyncgenfunction(function)
+    return inspect.getargs(code), kind, code.co_freevars, function.__defaults__
 
 
 def _functions(name: str) -> Iterator[FunctionType]:
