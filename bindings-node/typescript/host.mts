@@ -15,7 +15,16 @@ export function callHost(call: () => unknown, failed: (error: unknown) => void):
   }
 }
 
-/** What the host threw, as a line for the log. */
+/** What was thrown, with its stack where it has one, for the log. */
+export function traceOf(error: unknown): string {
+  try {
+    return error instanceof Error && error.stack ? error.stack : describe(error);
+  } catch {
+    return describe(error);
+  }
+}
+
+/** What was thrown, in one line. */
 export function describe(error: unknown): string {
   try {
     return error instanceof Error ? `${error.name}: ${error.message}` : String(error);

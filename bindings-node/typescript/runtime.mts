@@ -4,7 +4,7 @@
 import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 
 import { invalid, ours } from './errors.mjs';
-import { callHost, describe } from './host.mjs';
+import { callHost, traceOf } from './host.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { ENGINE_OPTIONS, STORE_OPTIONS } from './option-names.mjs';
 import { checkNames } from './options.mjs';
@@ -231,7 +231,7 @@ function attempt<Done>(what: string, act: () => Done): Done | undefined {
   try {
     return act();
   } catch (error) {
-    writeLog('error', `${what} failed: ${describe(error)}`);
+    writeLog('error', `${what} failed: ${traceOf(error)}`);
     return undefined;
   }
 }

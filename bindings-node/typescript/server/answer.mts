@@ -1,5 +1,5 @@
 // Hands what the engine has for a connection to an HTTP answer.
-import { describe } from '../host.mjs';
+import { traceOf } from '../host.mjs';
 import type { Connection, Frames } from '../native.mjs';
 import { type Waiter, writeLog } from '../runtime.mjs';
 import type { AnswerContext, OpenAnswer } from './exchange.mjs';
@@ -224,7 +224,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
     try {
       connection?.lost();
     } catch (error) {
-      writeLog('error', `a connection was not let go of: ${describe(error)}`);
+      writeLog('error', `a connection was not let go of: ${traceOf(error)}`);
     }
   }
 

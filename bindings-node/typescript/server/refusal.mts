@@ -1,5 +1,5 @@
 // Answers to what is not served, in the words of the SDKs' transports.
-import { callHost, describe } from '../host.mjs';
+import { callHost, traceOf } from '../host.mjs';
 import { type Body, Engine, type Refusal } from '../native.mjs';
 import { writeLog } from '../runtime.mjs';
 import { namingBody } from './body.mjs';
@@ -20,7 +20,7 @@ export function report(onerror: OnError, error: unknown): void {
  * behind it cannot be seen.
  */
 export function reportFailure(onerror: OnError, what: string, error: unknown): void {
-  writeLog('error', `${what}: ${describe(error)}`);
+  writeLog('error', `${what}: ${traceOf(error)}`);
   report(onerror, error);
 }
 
