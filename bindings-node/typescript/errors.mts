@@ -47,7 +47,8 @@ export const ERROR_CODES = [
 
 export type ErrorCode = (typeof ERROR_CODES)[number];
 
-type More = { status?: number; cause?: unknown };
+/** What an error may have beside its code and its message. */
+export type ErrorDetails = { status?: number; cause?: unknown };
 
 /** One mark for all copies of the class: a process may load the ES modules and each of the CommonJS entries. */
 const mark = Symbol.for('tailrope.error');
@@ -62,7 +63,7 @@ export class TailropeError extends Error {
   /** The HTTP status, where an HTTP answer was the reason. */
   declare readonly status?: number;
 
-  constructor(code: ErrorCode, message: string, { status, cause }: More = {}) {
+  constructor(code: ErrorCode, message: string, { status, cause }: ErrorDetails = {}) {
     super(message, cause === undefined ? undefined : { cause });
     this.code = code;
     if (status !== undefined) {
@@ -102,6 +103,6 @@ export function ours(error: unknown): unknown {
 }
 
 /** The error that the native half gave as a code and a text. */
-export function told(code: string, message: string | undefined, more?: More): TailropeError {
+export function told(code: string, message: string | undefined, more?: ErrorDetails): TailropeError {
   return new TailropeError(isCode(code) ? code : 'internal', message ?? code, more);
 }

@@ -11,10 +11,30 @@ import { build } from 'esbuild';
 import { folder, installed, packages, root } from './kit/packed.mjs';
 import { full, isFull, ours, test } from './kit/test.mjs';
 
-const USE = "openStore('memory:').then((store) => console.log(new EventStore(store) instanceof EventStore));\n";
+// What users' entries use: every part of the package, with the SDKs below it.
+const USE = `
+  const made = [
+    new v1.StreamableHTTPServerTransport({ sessionIdGenerator: () => 'one' }),
+    new v2.NodeStreamableHTTPServerTransport({ sessionIdGenerator: () => 'one' }),
+  ];
+  const isServed = v1.status().transport === 'tailrope' && made.length === 2;
+  const rest = [resumableFetch(), serve, v2.createResumableMcpHandler(() => {}), v1.createSessionRouter(() => {})];
+  openStore('memory:').then((store) => console.log(isServed && rest.length === 4 && new EventStore(store) instanceof EventStore));
+`;
+const PARTS = {
+  '{ EventStore, openStore }': 'tailrope',
+  '{ resumableFetch }': 'tailrope/client',
+  '{ serve }': 'tailrope/testing',
+  '* as v1': 'tailrope/mcp-v1',
+  '* as v2': 'tailrope/mcp',
+};
+const lines = (line) =>
+  Object.entries(PARTS)
+    .map(([names, part]) => line(names, part))
+    .join('\n');
 const SOURCES = {
-  'app.mjs': `import { EventStore, openStore } from 'tailrope';\n${USE}`,
-  'app.cjs': `const { EventStore, openStore } = require('tailrope');\n${USE}`,
+  'app.mjs': lines((names, part) => `import ${names} from '${part}';`) + USE,
+  'app.cjs': lines((names, part) => `const ${names.replace('* as ', '')} = require('${part}');`) + USE,
 };
 let program;
 
@@ -123,7 +143,7 @@ describe('other bundlers', () => {
   });
 
   test('rollup, external', full, async () => {
-    const bundle = await at('@rollup/wasm-node').rollup({ input: join(program, 'app.mjs'), external: ['tailrope'] });
+    const bundle = await at('@rollup/wasm-node').rollup({ input: join(program, 'app.mjs'), external: [/^tailrope/] });
     await bundle.write({ file: join(program, 'rollup/app.mjs'), format: 'es' });
     assert.equal(printed('rollup', 'app.mjs'), 'true');
   });

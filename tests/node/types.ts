@@ -8,9 +8,18 @@ import { StreamableHTTPClientTransport as ClientTransportV1 } from '@modelcontex
 import { McpServer as McpServerV1 } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { McpServer } from '@modelcontextprotocol/server';
 import * as tailrope from 'tailrope';
-import { type Resume, type ResumeOptions, resumableFetch, stream, TailropeError } from 'tailrope/client';
+import {
+  type HeaderValues,
+  type Resume,
+  type ResumeOptions,
+  resumableFetch,
+  stream,
+  TailropeError,
+  type Where,
+} from 'tailrope/client';
 import {
   type AdoptedSession,
+  type AdoptingOptions,
   closeSSEStream,
   configure,
   createResumableMcpHandler,
@@ -26,7 +35,7 @@ import {
   WebStandardStreamableHTTPServerTransport,
 } from 'tailrope/mcp';
 import * as v1 from 'tailrope/mcp-v1';
-import { type Call, NotExactlyOnce, openSession, serve } from 'tailrope/testing';
+import { type Call, type Handler, NotExactlyOnce, openSession, serve } from 'tailrope/testing';
 
 configure({
   retryMs: 1_000,
@@ -179,3 +188,46 @@ export class OwnWebV1 extends v1.WebStandardStreamableHTTPServerTransport {
 }
 // @ts-expect-error: its types are those of the SDK's class, and no `any`.
 new v1.StreamableHTTPServerTransport({ sessionIdGenerator: 1 });
+
+// What appears in the signatures has a name that users can import.
+export type Named = [
+  tailrope.DrainOptions,
+  tailrope.ErrorDetails,
+  tailrope.OwnOptions,
+  tailrope.ReplaySender<unknown>,
+  Where,
+  HeaderValues,
+  Handler,
+  AdoptingOptions<McpServer>,
+  v1.AdoptingOptions<McpServerV1>,
+  v1.OpeningContext,
+];
+
+// Options that there are not.
+const make = () => new McpServer({ name: 'typed', version: '1' });
+// @ts-expect-error: an option of the engine is none of a drain.
+await drain({ drainWithinMs: 1 });
+// @ts-expect-error: nor of a router,
+createSessionRouter(make, { maxSessions: 1 });
+// @ts-expect-error: nor of a handler,
+createResumableMcpHandler(make, { maxSessions: 1 });
+// @ts-expect-error: nor of a transport,
+new NodeStreamableHTTPServerTransport({ maxSessions: 1 });
+// @ts-expect-error: of any kind.
+new v1.WebStandardStreamableHTTPServerTransport({ maxSessions: 1 });
+// @ts-expect-error: the handler's own checks would guard one of two revisions alone.
+createResumableMcpHandler(make, { allowedHosts: ['here.example'] });
+// @ts-expect-error: an option of a router is none of an engine.
+configure({ onAdopted: () => {} });
+// @ts-expect-error: nor of a store of its own.
+new EventStore('memory:', { retryInterval: 1 });
+// @ts-expect-error: an option of an engine is none of a store.
+await openStore('memory:', { retryMs: 1 });
+// @ts-expect-error: it is written otherwise.
+closeSSEStream({}, { retry_ms: 1 });
+// @ts-expect-error: it is written otherwise.
+resumableFetch(fetch, { maxAttempt: 1 });
+// @ts-expect-error: it is written otherwise.
+stream(url, { msg: {} });
+// @ts-expect-error: it is written otherwise.
+await serve(['node', 'server.mjs'], { waitms: 1 });

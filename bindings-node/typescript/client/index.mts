@@ -6,8 +6,8 @@ import type { FetchLike, ResumeOptions, Where } from './options.mjs';
 import type { MessageFlow } from './sinks.mjs';
 import type { ResumedStream } from './stream.mjs';
 
-export { type ErrorCode, TailropeError } from '../errors.mjs';
-export type { FetchLike, Gap, Resume, ResumeOptions } from './options.mjs';
+export { type ErrorCode, type ErrorDetails, TailropeError } from '../errors.mjs';
+export type { FetchLike, Gap, HeaderValues, Resume, ResumeOptions, Where } from './options.mjs';
 
 /** The messages of a stream, as they come: parsed JSON, over as many connections as it takes. */
 // biome-ignore lint/suspicious/noExplicitAny: a server's JSON, which programs look into.

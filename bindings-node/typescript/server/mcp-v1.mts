@@ -125,3 +125,4 @@ export const EventStore: typeof Events<JSONRPCMessage> = Events;
 
 export * from '../index.mjs';
 export type { AdoptedSession } from './adoption.mjs';
+export type { AdoptingOptions } from './router.mjs';

@@ -134,4 +134,5 @@ export const EventStore: typeof Events<JSONRPCMessage> = Events;
 
 export * from '../index.mjs';
 export type { AdoptedSession } from './adoption.mjs';
+export type { AdoptingOptions } from './router.mjs';
 export type { ResumableMcpHandler, ResumableMcpHandlerOptions };

@@ -1,6 +1,7 @@
 // What Tailrope uses of an SDK, and whether it is there. Looked at when the SDK's part is first used.
 import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
+// Not by its name, which banners of bundlers declare for their own use.
+import * as modules from 'node:module';
 import { join } from 'node:path';
 
 import { TailropeError } from '../errors.mjs';
@@ -36,7 +37,7 @@ export class Seam<Uses extends Record<string, unknown> = Record<string, unknown>
   /** The version of the installed package; nothing where that cannot be told, as in a bundle. */
   get #version(): string | undefined {
     try {
-      for (const folder of createRequire(import.meta.url).resolve.paths(this.#name) ?? []) {
+      for (const folder of modules.createRequire(import.meta.url).resolve.paths(this.#name) ?? []) {
         try {
           return JSON.parse(readFileSync(join(folder, this.#name, 'package.json'), 'utf8')).version;
         } catch {

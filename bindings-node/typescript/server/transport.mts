@@ -31,8 +31,11 @@ export interface Closing {
   closeStandaloneSSEStream(options?: CloseOptions): void;
 }
 
+/** Any class: under a user's flags an SDK's is not what ours asks of one. */
+type AnyClass = new (...args: never[]) => object;
+
 /** An SDK's class on our engine; `Made` is what it makes. */
-export type Resumable<Stock extends StockClass, Made = InstanceType<Stock> & Closing> = new (
+export type Resumable<Stock extends AnyClass, Made = InstanceType<Stock> & Closing> = new (
   options?: ConstructorParameters<Stock>[0] & OwnOptions,
 ) => Made;
 

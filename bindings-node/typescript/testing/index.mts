@@ -2,8 +2,8 @@
 //
 // It speaks HTTP and knows nothing of the engine, so it tests any server of MCP's Streamable HTTP. Nothing that a
 // server runs imports it.
-export { type ErrorCode, TailropeError } from '../errors.mjs';
+export { type ErrorCode, type ErrorDetails, TailropeError } from '../errors.mjs';
 export { NotExactlyOnce } from './errors.mjs';
-export { serve } from './server.mjs';
+export { type Handler, serve } from './server.mjs';
 export { openSession } from './session.mjs';
 export type { Call, Connection, Event, ServeOptions, Server, Session, SessionOptions } from './types.mjs';

@@ -20,7 +20,8 @@ const FIRST_PORT = 20_000;
 const LAST_PORT = 32_000;
 const PORT_ATTEMPTS = 100;
 
-type Handler = (req: http.IncomingMessage, res: http.ServerResponse) => unknown;
+/** A handler of node:http, as express and others make one. */
+export type Handler = (req: http.IncomingMessage, res: http.ServerResponse) => unknown;
 
 abstract class Server implements kit.Server {
   readonly port: number;
