@@ -1,7 +1,7 @@
 // The published form: a package without native half, and one for this platform with it.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 
@@ -173,5 +173,25 @@ test('the types of an entry need no package that its users do not have', ours, (
       const others = foreign.filter((name) => !theirs.some((start) => name.startsWith(start)));
       assert.deepEqual(others, [], types);
     }
+  }
+});
+
+test('the native half is that of the C library that Node is built on', ours, () => {
+  const program = installed('libraries', 'tailrope');
+  const library = (name) => join(program, 'node_modules', `tailrope-linux-${process.arch}-${name}`);
+  for (const name of ['gnu', 'musl']) {
+    mkdirSync(library(name));
+    writeFileSync(join(library(name), 'index.js'), `console.log('${name}'); throw new Error('only looked for');`);
+  }
+  for (const [name, header] of [
+    ['gnu', { glibcVersionRuntime: '2.36' }],
+    ['musl', {}],
+  ]) {
+    const source = `
+      Object.defineProperty(process, 'platform', { value: 'linux' });
+      process.report.getReport = () => (${JSON.stringify({ header })});
+      await import('tailrope').catch(() => {});
+    `;
+    assert.equal(run(program, 'a.mjs', source).stdout, name);
   }
 });
