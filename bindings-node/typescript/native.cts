@@ -11,6 +11,12 @@ function missing(name: string, error: unknown) {
   failed.push({ name, error });
 }
 
+/** Whether this Node is built on musl: a library for glibc may load there, and crash later. */
+function isMusl(): boolean {
+  const { header } = (process.report?.getReport() ?? {}) as { header?: { glibcVersionRuntime?: string } };
+  return header !== undefined && header.glibcVersionRuntime === undefined;
+}
+
 function load(): typeof api | undefined {
   try {
     return require('../tailrope.node');
@@ -33,27 +39,33 @@ function load(): typeof api | undefined {
       }
       break;
     case 'linux-arm64':
+      if (isMusl()) {
+        try {
+          return require('tailrope-linux-arm64-musl');
+        } catch (error) {
+          missing('tailrope-linux-arm64-musl', error);
+        }
+        break;
+      }
       try {
         return require('tailrope-linux-arm64-gnu');
       } catch (error) {
         missing('tailrope-linux-arm64-gnu', error);
       }
-      try {
-        return require('tailrope-linux-arm64-musl');
-      } catch (error) {
-        missing('tailrope-linux-arm64-musl', error);
-      }
       break;
     case 'linux-x64':
+      if (isMusl()) {
+        try {
+          return require('tailrope-linux-x64-musl');
+        } catch (error) {
+          missing('tailrope-linux-x64-musl', error);
+        }
+        break;
+      }
       try {
         return require('tailrope-linux-x64-gnu');
       } catch (error) {
         missing('tailrope-linux-x64-gnu', error);
-      }
-      try {
-        return require('tailrope-linux-x64-musl');
-      } catch (error) {
-        missing('tailrope-linux-x64-musl', error);
       }
       break;
     case 'win32-x64':

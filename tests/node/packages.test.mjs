@@ -1,7 +1,7 @@
 // The published form: a package without native half, and one for this platform with it.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 
@@ -163,16 +163,35 @@ test('the types of an entry need no package that its users do not have', ours, (
     return [...named.filter((name) => !name.startsWith('.')), ...files.flatMap((name) => needed(name, seen))];
   };
   const sdks = {
-    '.': '',
-    './client': '',
-    './mcp': '@modelcontextprotocol/server',
-    './mcp-v1': '@modelcontextprotocol/sdk',
+    './mcp': ['@modelcontextprotocol/server', '@modelcontextprotocol/node'],
+    './mcp-v1': ['@modelcontextprotocol/sdk'],
   };
   for (const [entry, { import: esm, require: cjs }] of Object.entries(exports)) {
     for (const { types } of [esm, cjs].filter(Boolean)) {
       const foreign = needed(join(folder, 'npm/tailrope', types), new Set());
-      const others = foreign.filter((name) => !name.startsWith('node:') && !name.startsWith(sdks[entry] || 'node:'));
+      const theirs = ['node:', ...(sdks[entry] ?? [])];
+      const others = foreign.filter((name) => !theirs.some((start) => name.startsWith(start)));
       assert.deepEqual(others, [], types);
     }
+  }
+});
+
+test('the native half is that of the C library that Node is built on', ours, () => {
+  const program = installed('libraries', 'tailrope');
+  const library = (name) => join(program, 'node_modules', `tailrope-linux-${process.arch}-${name}`);
+  for (const name of ['gnu', 'musl']) {
+    mkdirSync(library(name));
+    writeFileSync(join(library(name), 'index.js'), `console.log('${name}'); throw new Error('only looked for');`);
+  }
+  for (const [name, header] of [
+    ['gnu', { glibcVersionRuntime: '2.36' }],
+    ['musl', {}],
+  ]) {
+    const source = `
+      Object.defineProperty(process, 'platform', { value: 'linux' });
+      process.report.getReport = () => (${JSON.stringify({ header })});
+      await import('tailrope').catch(() => {});
+    `;
+    assert.equal(run(program, 'a.mjs', source).stdout, name);
   }
 });

@@ -3,7 +3,7 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalid } from '../errors.mjs';
-import type { Adopted, Refusal } from '../native.mjs';
+import { type Adopted, Refusal } from '../native.mjs';
 import { notePinned, type Pinned, runtimeOf } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
@@ -16,6 +16,7 @@ import { checkGiven, optionsOf } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { type Served, StoredSessions } from './stored-sessions.mjs';
 import { ADOPT, type Ours, SERVE } from './transport.mjs';
+import { forbidden } from './transport-options.mjs';
 import { WebExchange } from './web-exchange.mjs';
 
 /** What `createSessionRouter` of an SDK line makes; `AuthInfo` is the SDK's. */
@@ -183,7 +184,26 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     return this.#sdk.isInitializeRequest(Array.isArray(body) && body.length === 1 ? body[0] : body);
   }
 
+  /** Why a request opens no session, as far as that can be told before its server is made. */
+  #refusalOf(exchange: Exchange): Refusal | undefined {
+    const { major, versions } = this.#sdk;
+    const refusal = forbidden(major, exchange, this.#options);
+    if (refusal !== null || isStock(this.#sdk)) {
+      return refusal ?? undefined;
+    }
+    const { text = JSON.stringify(exchange.parsedBody) } = exchange;
+    const { enableJsonResponse = false, supportedProtocolVersions = versions } = this.#options;
+    // Which revisions are served the server says, where it has an opinion.
+    const served = [...supportedProtocolVersions, exchange.header('mcp-protocol-version') ?? ''];
+    const admission = runtimeFor(this.#options).engine.admit(exchange.head(), text, enableJsonResponse, major, served);
+    return admission instanceof Refusal ? admission : undefined;
+  }
+
   async #open(exchange: Exchange): Promise<void> {
+    const refusal = this.#refusalOf(exchange);
+    if (refusal !== undefined) {
+      return this.refuse(exchange, refusal);
+    }
     const server = await this.#makeServer(this.#sdk.context(exchange));
     const transport = this.#make(exchange.face, async (sessionId) => {
       this.#sessions.set(sessionId, { transport, server });
