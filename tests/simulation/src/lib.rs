@@ -20,6 +20,7 @@ mod schedule;
 mod sea;
 mod sending;
 mod shrink;
+mod slow;
 mod time;
 mod world;
 

@@ -286,11 +286,13 @@ impl World {
         let told = whole.lines().rev().find_map(|line| line.strip_prefix("retry: ")?.parse().ok());
         reader.retry_ms = told.or(reader.retry_ms);
         reader.has_terminal |= whole.contains("/end]]") || whole.contains("\"error\"");
-        let stream = &mut self.streams[reader.stream];
+        let at = reader.stream;
+        let stream = &mut self.streams[at];
         if whole.contains("[[") {
             stream.last_news = now;
         }
         stream.ids.extend(whole.lines().filter_map(|line| line.strip_prefix("id: ")).map(Arc::from));
+        self.check_gap(at, &whole);
     }
 
     /// The connection breaks. Of what is under way, so many bytes arrive.

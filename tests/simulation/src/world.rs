@@ -414,8 +414,7 @@ impl World {
                 self.nodes[at].engine.drain(Drain::after(retry_ms));
             }
             Decision::RollBack { stream, by } => {
-                let Stream { session, name, .. } = &self.streams[self.a_stream(stream)];
-                self.sea().roll_back(&self.sessions[*session].name, name, by);
+                self.set_back(self.a_stream(stream), by);
             }
             Decision::Hint { pick, twice } => {
                 let hint = {

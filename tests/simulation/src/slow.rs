@@ -1,0 +1,42 @@
+//! Slow readers of a store that is set back: what it lost is written again, so nobody is told that it is gone.
+
+use tailrope_checker::Fact;
+
+use crate::reader::Reader;
+use crate::world::World;
+
+/// No schedule has so many events in one log: a store with this bound trims nothing.
+const ENOUGH_EVENTS: u64 = 1_000;
+
+impl World {
+    /// The store loses some of a stream. In half of the cases its readers have not taken what came last by then, and go on
+    /// before its owner has heard of the loss.
+    pub(crate) fn set_back(&mut self, stream: usize, by: u64) {
+        let is_reading = |reader: &Reader| reader.stream == stream && reader.is_reading() && !reader.is_stalled;
+        let slow: Vec<usize> = (0..self.readers.len()).filter(|at| is_reading(&self.readers[*at])).collect();
+        let slow = if by % 16 < 8 { slow } else { Vec::new() };
+        for at in &slow {
+            self.readers[*at].is_stalled = true;
+        }
+        if !slow.is_empty() {
+            self.count("slow readers of a store that is set back");
+            (0..2).for_each(|_| self.notify(stream));
+            self.run();
+        }
+        let (session, name) = (self.streams[stream].session, self.streams[stream].name.clone());
+        self.sea().roll_back(&self.sessions[session].name, &name, by);
+        for at in slow {
+            self.readers[at].is_stalled = false;
+        }
+    }
+
+    /// I8: only what a bound has dropped is a gap.
+    pub(crate) fn check_gap(&self, stream: usize, text: &str) {
+        if self.setup.max_events >= ENOUGH_EVENTS && text.contains(": gap ") {
+            let stream = &self.streams[stream];
+            let (session, says) = (self.sessions[stream.session].name.clone(), "a gap of what no bound has dropped");
+            let (stream, says, invariant) = (Some(stream.name.clone()), says.to_owned(), Some("I8".to_owned()));
+            self.tell(Fact::Hung { session, stream, says, invariant });
+        }
+    }
+}
