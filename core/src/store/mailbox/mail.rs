@@ -89,9 +89,10 @@ impl Mail {
         self.bytes += op.ask.bytes();
         if op.session.is_empty() && !self.lanes.is_empty() {
             self.behind_all.push_back(op);
-            return Ok(());
+            self.call_last();
+        } else {
+            self.add(op);
         }
-        self.add(op);
         Ok(())
     }
 
@@ -133,7 +134,8 @@ impl Mail {
         self.ready[queue].len()
     }
 
-    /// What is behind everything has its turn when nothing waits that was asked before it.
+    /// What is behind everything has its turn when nothing waits that was asked before it. To be called whenever something does
+    /// not wait any more: workers are woken for what is ready.
     fn call_last(&mut self) {
         while let Some(asked) = self.behind_all.front().map(|op| op.since)
             && !self.lanes.iter_mut().any(|(session, lane)| !session.is_empty() && lane.has_asked(asked))
@@ -151,6 +153,7 @@ impl Mail {
         } else if lane.under_way.is_some() {
             lane.called_off.insert(ticket.name(), ticket.clone());
         }
+        self.call_last();
     }
 
     fn leave(&mut self, op: &Op) {
@@ -169,7 +172,6 @@ impl Mail {
     /// The next batch, in which a session's operations are in order and behind each other; and what waited for too
     /// long.
     pub(super) fn take(&mut self, now: Instant, take: &Take, over: &mut Vec<Over>) -> Vec<Op> {
-        self.call_last();
         let wants = [take.changes, take.questions];
         let (mut batch, mut sessions, mut bytes) = (Vec::<Op>::new(), 0, 0);
         while sessions < take.sessions && batch.len() < take.operations && bytes < take.bytes {
@@ -204,6 +206,7 @@ impl Mail {
             }
         }
         over.iter().for_each(|(op, _)| self.leave(op));
+        self.call_last();
         batch
     }
 
@@ -221,6 +224,7 @@ impl Mail {
             (lane.under_way, lane.failures) = (None, 0);
             self.make_ready(&session);
         }
+        self.call_last();
     }
 
     /// These operations were not done. They are tried again, except those that are over.
@@ -270,6 +274,7 @@ impl Mail {
             lane.failures += 1;
             self.paused.insert((due, session));
         }
+        self.call_last();
     }
 
     /// Whether everything is done.

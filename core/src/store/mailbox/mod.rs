@@ -125,7 +125,9 @@ impl Mailbox {
 
     /// Takes an operation back that is not under way; one that is, is not tried again.
     pub(super) fn call_off(&self, session: &str, ticket: &Ticket) {
-        self.lock().mail.call_off(session, ticket);
+        let mut state = self.lock();
+        state.mail.call_off(session, ticket);
+        Self::wake(state);
     }
 
     /// What a worker does next. Where it is to wait, `waker` is woken when there may be more.

@@ -207,6 +207,29 @@ fn what_is_asked_of_no_session_is_behind_everything() {
 }
 
 #[test]
+fn what_is_asked_of_no_session_is_ready_when_its_turn_comes() {
+    let ends: [fn(&mut Case, Vec<Op>); 3] = [
+        |case, busy| case.mail.done(&busy),
+        |case, busy| case.fail(busy, Kind::Lasts, false),
+        |case, busy| {
+            let ticket = busy[0].ticket.clone().expect("it waits for an answer");
+            case.fail(busy, Kind::Passes, false);
+            case.mail.call_off("a", &ticket);
+        },
+    ];
+    for end in ends {
+        let mut case = Case::new();
+        case.ask("a", 1, read()).unwrap();
+        let busy = case.take(&ALL);
+        case.ask("", 2, read()).unwrap();
+        assert_eq!(case.mail.ready(1), 0);
+        end(&mut case, busy);
+        // Workers are woken for what is ready.
+        assert_eq!(case.mail.ready(1), 1);
+    }
+}
+
+#[test]
 fn what_is_asked_of_no_session_waits_for_nothing_that_was_asked_later() {
     let mut case = Case::new();
     case.ask("a", 1, read()).unwrap();
