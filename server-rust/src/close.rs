@@ -6,7 +6,7 @@
 pub struct Close {
     /// The reconnection delay that the client is told, in milliseconds. It holds for this and for later connections of
     /// the stream. Without it, the delay stays as it is: by default the option `retry_ms`.
-    pub retry_ms: Option<u32>,
+    pub retry_ms: Option<u64>,
     /// How long a connection that resumes the stream stays open before it is closed again, in milliseconds: 0 makes the
     /// client poll. Without it, the time stays as it is: by default there is none, and the connection stays open.
     pub hold_ms: Option<u64>,
@@ -15,7 +15,7 @@ pub struct Close {
 impl Close {
     /// Tells the client to come back after `retry_ms` milliseconds.
     #[must_use]
-    pub fn retry_ms(self, retry_ms: u32) -> Self {
+    pub fn retry_ms(self, retry_ms: u64) -> Self {
         Self { retry_ms: Some(retry_ms), ..self }
     }
 
@@ -32,10 +32,10 @@ impl Close {
 pub struct Drain {
     /// After how many milliseconds clients come back at the earliest: as long as the restart takes. Without it 5,000,
     /// or the option `retry_ms` if that is more.
-    pub retry_ms: Option<u32>,
+    pub retry_ms: Option<u64>,
     /// Each client is told a delay that is longer by up to this much, in milliseconds, so that not all come back at
     /// once. Without it, half of `retry_ms`.
-    pub spread_ms: Option<u32>,
+    pub spread_ms: Option<u64>,
     /// How long to wait for connections to end and for calls to finish, in milliseconds since the first drain. Without
     /// it, the option `drain_within_ms`.
     pub within_ms: Option<u64>,
@@ -44,13 +44,13 @@ pub struct Drain {
 impl Drain {
     /// Clients come back after `retry_ms` milliseconds at the earliest.
     #[must_use]
-    pub fn retry_ms(self, retry_ms: u32) -> Self {
+    pub fn retry_ms(self, retry_ms: u64) -> Self {
         Self { retry_ms: Some(retry_ms), ..self }
     }
 
     /// Clients come back spread over `spread_ms` milliseconds.
     #[must_use]
-    pub fn spread_ms(self, spread_ms: u32) -> Self {
+    pub fn spread_ms(self, spread_ms: u64) -> Self {
         Self { spread_ms: Some(spread_ms), ..self }
     }
 
@@ -59,4 +59,9 @@ impl Drain {
     pub fn within_ms(self, within_ms: u64) -> Self {
         Self { within_ms: Some(within_ms), ..self }
     }
+}
+
+/// A delay as a `retry` field has it: at most 49 days.
+pub(crate) fn delay(ms: Option<u64>) -> Option<u32> {
+    ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX))
 }

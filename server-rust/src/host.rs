@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::close::Drain;
+use crate::close::{Drain, delay};
 use crate::signal::Signal;
 
 /// Pause between two looks at whether a drain is over.
@@ -116,7 +116,7 @@ impl Host {
     /// `within_ms` since the first drain. Returns whether nothing is left.
     pub(crate) async fn drain(self: &Arc<Self>, drain: Drain) -> bool {
         let options = self.engine.options();
-        self.engine.drain(options.drain(drain.retry_ms, drain.spread_ms));
+        self.engine.drain(options.drain(delay(drain.retry_ms), delay(drain.spread_ms)));
         let is_over = loop {
             if let Some(is_over) = self.engine.drained(drain.within_ms) {
                 break is_over;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tailrope_core::engine::EngineError;
 use tailrope_core::protocol::RequestId;
 
-use crate::close::Close;
+use crate::close::{Close, delay};
 use crate::json_rpc::RpcError;
 use crate::json_rpc::session::Line;
 
@@ -86,11 +86,11 @@ impl Call {
     /// Returns whether the stream can be polled. If the client could not come back, nothing is closed and the result is
     /// false.
     pub fn close_sse_stream(&self, close: Close) -> bool {
-        self.line.session.close_connection(&self.id, close.retry_ms, close.hold_ms)
+        self.line.session.close_connection(&self.id, delay(close.retry_ms), close.hold_ms)
     }
 
     /// Closes the connection of the session's standalone stream, in the same way.
     pub fn close_standalone_sse_stream(&self, close: Close) -> bool {
-        self.line.session.close_standalone(close.retry_ms, close.hold_ms)
+        self.line.session.close_standalone(delay(close.retry_ms), close.hold_ms)
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use rmcp::model::{GetExtensions as _, ServerNotification};
 use rmcp::service::OriginatingRequestId;
 
-use crate::close::Close;
+use crate::close::{Close, delay};
 use crate::rmcp::messages::Context;
 use crate::rmcp::served::Running;
 
@@ -76,13 +76,15 @@ impl ResumableContext for Context {
     fn close_sse_stream(&self, close: Close) -> bool {
         let control = self.extensions.get::<Control>();
         control.is_some_and(|Control { running, .. }| {
-            running.session.close_connection(&running.request, close.retry_ms, close.hold_ms)
+            running.session.close_connection(&running.request, delay(close.retry_ms), close.hold_ms)
         })
     }
 
     fn close_standalone_sse_stream(&self, close: Close) -> bool {
         let control = self.extensions.get::<Control>();
-        control.is_some_and(|Control { running, .. }| running.session.close_standalone(close.retry_ms, close.hold_ms))
+        control.is_some_and(|Control { running, .. }| {
+            running.session.close_standalone(delay(close.retry_ms), close.hold_ms)
+        })
     }
 
     fn related(&self, mut notification: ServerNotification) -> ServerNotification {

@@ -132,8 +132,8 @@ impl Serving {
     pub(crate) async fn drain(&self, options: &Value) {
         let number = |name: &str| options[name].as_u64();
         let mut drain = Drain::default();
-        drain.retry_ms = number("retry_ms").and_then(|ms| ms.try_into().ok());
-        drain.spread_ms = number("spread_ms").and_then(|ms| ms.try_into().ok());
+        drain.retry_ms = number("retry_ms");
+        drain.spread_ms = number("spread_ms");
         drain.within_ms = number("within_ms");
         match self {
             Self::Stock(_, over) => over.cancel(),

@@ -34,7 +34,7 @@ struct Closer {
 
 impl Closer {
     fn retry(&self, how: Close) -> Duration {
-        how.retry_ms.map_or(self.retry, |ms| Duration::from_millis(ms.into()))
+        how.retry_ms.map_or(self.retry, Duration::from_millis)
     }
 }
 
