@@ -17,7 +17,7 @@ pub(super) async fn unique_ids(facts: &Facts) -> Found<Outcome> {
     for (stream, exchange) in facts.first().await?.read() {
         for event in exchange.events() {
             let Some(id) = event.id.clone() else { continue };
-            let data = event.data.clone().unwrap_or_default();
+            let data = event.content();
             let (known_stream, known) = owners.entry(id).or_insert_with(|| (stream, data.clone()));
             if *known_stream != stream {
                 return fault("one id on two streams of a session");

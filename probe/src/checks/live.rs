@@ -57,10 +57,9 @@ async fn compared(facts: &Facts, run: &Run) -> Found<Outcome> {
     log.answered(facts.timeout()).await;
     log.cut();
     if !log.has_response() {
-        // Nothing to compare with; that the response came is all there is to know.
-        return ok("the response comes");
+        return fault("a last resume from the first id brings no response, so nothing shows what was lost");
     }
-    let name = |event: &Rc<Block>| format!("{:?} {:?}", event.id, event.data);
+    let name = |event: &Rc<Block>| format!("{:?} {}", event.id, event.content());
     let got: Vec<String> = run.messages().iter().map(name).collect();
     let wanted: Vec<String> = log.events().iter().filter(|event| event.has_data()).map(name).collect();
     let once: HashSet<&String> = got.iter().collect();
@@ -74,11 +73,21 @@ async fn compared(facts: &Facts, run: &Run) -> Found<Outcome> {
     if got != wanted {
         return fault("messages came in another order than that of their ids");
     }
-    let undisturbed = facts.long().await?.run.messages().len();
-    if undisturbed > wanted.len() {
-        return warn(format!("a call without cuts had {}, this one {}", counted(undisturbed), wanted.len()));
+    let undisturbed = facts.long().await?.run.messages();
+    let again = repeated(&run.messages());
+    if again > repeated(&undisturbed) {
+        return fault(format!("{} came again under another id", counted(again)));
+    }
+    if undisturbed.len() > wanted.len() {
+        return warn(format!("a call without cuts had {}, this one {}", counted(undisturbed.len()), wanted.len()));
     }
     ok(format!("{}, each once, in order", counted(wanted.len())))
+}
+
+/// How many say what another one has said.
+fn repeated(messages: &[Rc<Block>]) -> usize {
+    let contents: HashSet<String> = messages.iter().map(|message| message.content()).collect();
+    messages.len() - contents.len()
 }
 
 fn counted(number: usize) -> String {

@@ -31,6 +31,12 @@ impl Block {
         Self { comment: Some(text.trim().to_owned()), ..Self::new(None, None, None) }
     }
 
+    /// What it says: of JSON, neither the order of names nor the space between them.
+    pub(crate) fn content(&self) -> String {
+        let data = self.data.as_deref().unwrap_or_default();
+        serde_json::from_str::<serde_json::Value>(data).map_or_else(|_| data.to_owned(), |value| value.to_string())
+    }
+
     pub(crate) fn is_event(&self) -> bool {
         self.comment.is_none()
     }
