@@ -34,7 +34,7 @@ impl Block {
     /// What it says: of JSON, neither the order of names nor the space between them.
     pub(crate) fn content(&self) -> String {
         let data = self.data.as_deref().unwrap_or_default();
-        serde_json::from_str::<serde_json::Value>(data).map_or_else(|_| data.to_owned(), |value| value.to_string())
+        serde_json::from_str::<Value>(data).map_or_else(|_| data.to_owned(), |value| value.to_string())
     }
 
     pub(crate) fn is_event(&self) -> bool {
