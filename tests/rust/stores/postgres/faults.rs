@@ -217,7 +217,7 @@ fn a_server_that_says_nothing_hangs_nobody() {
 #[test]
 fn a_server_that_cannot_be_written_harms_the_events_of_that_while() {
     let database = Database::new();
-    let store = at(&database.address("&timeout_ms=1000"), &StoreOptions::default());
+    let store = at(&database.address("&timeout_ms=4000"), &StoreOptions::default());
     let caller = Caller::new(&store, Ms(0));
     let mut log = caller.open("s", 1);
     caller.push(&mut log, &[sized(10)]);
