@@ -86,7 +86,7 @@ for (const line of LINES) {
         assert.deepEqual([counts(resumed), results(resumed)], [[2, 3], ['x']]);
         const other = await Peer.open(third.port);
         assert.equal(await other.ask('return mine'), 'mine');
-        // Whoever knows no such session says so.
+        // A session that nobody knows is refused.
         const stranger = new Peer(third.port);
         stranger.sessionId = 'nobody-knows';
         assert.equal((await stranger.script('return x')).status, 400);

@@ -9,8 +9,8 @@ use crate::world::World;
 const ENOUGH_EVENTS: u64 = 1_000;
 
 impl World {
-    /// The store loses some of a stream. In half of the cases its readers have not taken what came last by then, and go on
-    /// before its owner has heard of the loss.
+    /// The store loses the last events of a stream. In half of the cases its readers have not read those events yet. These
+    /// readers go on before the stream's owner hears of the loss.
     pub(crate) fn set_back(&mut self, stream: usize, by: u64) {
         let is_reading = |reader: &Reader| reader.stream == stream && reader.is_reading() && !reader.is_stalled;
         let slow: Vec<usize> = (0..self.readers.len()).filter(|at| is_reading(&self.readers[*at])).collect();

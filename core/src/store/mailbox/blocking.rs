@@ -33,7 +33,7 @@ pub trait BlockingBackend: Backend + 'static {
     fn run(&self, batch: &[Op]) -> Result<Vec<Option<Outcome>>, Fault>;
 }
 
-/// What a panic means for its batch. The first one of a store is logged: those who wait tell of the others.
+/// The fault of a batch whose code panicked. Only the first panic of a store is logged: each operation fails with this fault.
 fn panicked(is_told: &AtomicBool) -> Fault {
     if !is_told.swap(true, Ordering::Relaxed) {
         tracing::error!(target: "tailrope",
