@@ -198,7 +198,8 @@ export class SessionServer {
       this.#dispatch(session, admission, messages, exchange, false);
       return undefined;
     }
-    return this.#call(admission, facts, messages, exchange, jsonResponse);
+    const run = () => this.#run(admission, facts, messages, exchange, jsonResponse);
+    return facts & IS_INITIALIZE ? this.#begun(messages, exchange, run) : run();
   }
 
   /** By the revision, which does not change once it is negotiated. */
@@ -222,25 +223,16 @@ export class SessionServer {
     }
   }
 
-  async #call(
-    admission: Admission,
-    facts: number,
-    messages: Message[],
-    exchange: Exchange,
-    jsonResponse: boolean,
-  ): Promise<Waiting> {
-    if (facts & IS_INITIALIZE) {
-      if (!this.#sdk.isInitializeRequest(messages[0])) {
-        return this.#refuse(exchange, 'not_initialize');
-      }
-      const sessionId = this.#open(exchange);
-      if (sessionId === undefined) {
-        return this.#refuse(exchange, 'too_many_sessions');
-      }
-      const run = () => this.#run(admission, facts, messages, exchange, jsonResponse);
-      return { done: this.#initialize(sessionId, exchange, run) };
+  /** Opens the session whose first request `run` runs. */
+  #begun(messages: Message[], exchange: Exchange, run: () => Promise<Waiting>): Waiting {
+    if (!this.#sdk.isInitializeRequest(messages[0])) {
+      return this.#refuse(exchange, 'not_initialize');
     }
-    return this.#run(admission, facts, messages, exchange, jsonResponse);
+    const sessionId = this.#open(exchange);
+    if (sessionId === undefined) {
+      return this.#refuse(exchange, 'too_many_sessions');
+    }
+    return { done: this.#initialize(sessionId, exchange, run) };
   }
 
   /** Runs the request that opened the session. Where its client is not told the session's id, nobody will ever name it. */
