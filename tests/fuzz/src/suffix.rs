@@ -70,6 +70,13 @@ pub(crate) fn check(asked: &Asked, text: &str) {
 impl Suffix<'_> {
     fn take(&mut self, id: Option<EventId>, frame: &Value) {
         assert!(!matches!(self.asked, Asked::Nothing), "I6: {frame} follows an end");
+        let first = match &id {
+            Some(EventId::Position(cursor)) => cursor.seq,
+            _ => frame["gap"]["first"].as_u64().unwrap_or(0),
+        };
+        if first == 1 && self.has_moved && self.primings == 0 && self.may_be_given() {
+            self.begins_again();
+        }
         match id {
             Some(EventId::Position(cursor)) if frame.get("priming").is_some() => self.primed(&cursor),
             Some(EventId::Position(cursor)) => {
@@ -97,8 +104,11 @@ impl Suffix<'_> {
                     self.at = Some(first + count - 1);
                 } else if let Some(message) = frame.get("anonymous") {
                     let is_list = message.as_str().is_some_and(|method| method.ends_with("list_changed"));
-                    let is_given = self.may_be_given() && (self.primings == 0 || self.is_given);
-                    assert!(is_list && is_given && !self.has_moved, "I3: {message} is in no log");
+                    let is_given = self.may_be_given() && (self.primings == 0 || self.is_given && !self.has_moved);
+                    assert!(is_list && is_given, "I3: {message} is in no log");
+                    if self.has_moved {
+                        self.begins_again();
+                    }
                     self.has_lists = true;
                 }
             }
@@ -114,7 +124,8 @@ impl Suffix<'_> {
         }
     }
 
-    /// I5: the first thing; and once more where what is given instead begins, if what was named turned out to be lost.
+    /// I5: the first thing; and once more where what is given instead begins, if what was named turned out to be lost, or
+    /// the store was set back below what was sent.
     fn primed(&mut self, named: &Cursor) {
         let is_start = self.may_be_given() && named.seq == 0 && named.origin == Origin::Standalone;
         let is_asked = match self.asked {
@@ -133,15 +144,21 @@ impl Suffix<'_> {
                 // Who asked for a start is not told which it has.
                 (self.is_given, self.is_asked) = (is_start, is_asked);
             }
-            1 => {
-                let is_other = self.is_asked || self.stream != Some(named.nonce);
-                assert!(is_start && is_other && !self.has_moved && !self.has_lists, "I5: {named:?} instead of what?");
-                self.is_given = true;
+            _ => {
+                let is_lost =
+                    self.primings == 1 && !self.has_lists && (self.is_asked || self.stream != Some(named.nonce));
+                assert!(is_start && (self.has_moved || is_lost), "I5: {named:?} instead of what?");
+                (self.is_given, self.has_moved, self.has_lists) = (true, false, false);
             }
-            _ => panic!("I5: a third priming event, {named:?}"),
         }
         self.primings += 1;
         (self.stream, self.at) = (Some(named.nonce), Some(named.seq));
+    }
+
+    /// The store was set back, and has other events of the standalone stream now, which is given from its start. Without
+    /// priming, only a list that has changed tells where that begins, if the session has lists.
+    fn begins_again(&mut self) {
+        (self.stream, self.at, self.has_moved) = (None, Some(0), false);
     }
 
     /// Something at this position comes, or is said to be missing.

@@ -238,10 +238,9 @@ impl Change<'_> {
             self.input(nonce, Input::Ready { conn: id });
             self.perform();
             let Some(conn) = self.state.conns.get(&id) else { return };
-            if conn.outbox.len() == chunks {
-                break;
-            }
-            written += conn.outbox[chunks..].iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
+            // Nothing is written, or even what was ready went, because another reader has the stream.
+            let Some(more) = conn.outbox.get(chunks..).filter(|more| !more.is_empty()) else { break };
+            written += more.iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
         }
         let Some(conn) = self.state.conns.get(&id).filter(|conn| conn.end().is_none()) else {
             return self.effects.touched.push(id);
