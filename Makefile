@@ -27,7 +27,7 @@ FUZZ_TARGETS ?=
 TIMES := $(CURDIR)/target/times
 pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
-.PHONY: help setup lock clean format lint lint-rust lint-python lint-node lint-docs
+.PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs
 .PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
 .PHONY: test test-rust test-wire test-python test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
@@ -41,10 +41,16 @@ setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (f
 
 # Each of these runs several tests at a time, and most of them wait most of their time. More would only starve each other.
 TOGETHER := $(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target
+# What needs no Rust server comes first: while Clippy compiles those, it runs.
+SUITES := test-node test-wire test-python test-rust test-clients
 
 test: setup ## what every change runs: all that is deterministic and quick
 	@rm -rf $(TIMES)
-	@$(TOGETHER) test-rust test-wire test-python test-node test-clients
+	@$(TOGETHER) $(SUITES)
+
+check: setup ## lint and test, both together: what CI runs
+	@rm -rf $(TIMES)
+	@$(TOGETHER) lint $(SUITES)
 
 test-full: setup ## all there is: every SDK line times every store, mutants, deep simulation, load
 	@rm -rf $(TIMES)
