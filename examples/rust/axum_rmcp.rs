@@ -12,9 +12,8 @@ use rmcp::model::{
     ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
-use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use tailrope_server::{Close, Engine, Options, ResumableContext as _, Sessions};
+use tailrope_server::{Close, Engine, Options, ResumableContext as _, ServiceConfig, TailropeService};
 use tokio::net::TcpListener;
 
 #[derive(Clone)]
@@ -56,11 +55,9 @@ impl ServerHandler for Builds {
 /// Serves the endpoint `/mcp`.
 pub(crate) async fn serve(listener: TcpListener) -> io::Result<()> {
     let engine = Engine::new(Options::default());
-    // Else rmcp writes events of its own before those of the engine.
-    let config = StreamableHttpServerConfig::default().with_sse_retry(None);
-    // In a server on rmcp alone, `LocalSessionManager::default().into()` is in place of the sessions, and there is no layer.
-    let service = StreamableHttpService::new(|| Ok(Builds), Sessions::new(engine).into(), config);
-    let app = Router::new().nest_service("/mcp", service).layer(Sessions::layer());
+    // In a server on rmcp alone, this is `StreamableHttpService::new(|| Ok(Builds), LocalSessionManager::default().into(), config)`.
+    let service = TailropeService::new(|| Ok(Builds), engine, ServiceConfig::default());
+    let app = Router::new().route_service("/mcp", service);
     axum::serve(listener, app).await
 }
 

@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -21,7 +22,7 @@ mod table;
 pub use self::close::{Close, Drain};
 pub use self::json_rpc::{Call, Handler, JsonRpcServer, RpcError};
 #[cfg(feature = "rmcp")]
-pub use self::rmcp::{ResumableContext, RmcpServer, Sessions, SessionsError, SessionsLayer, WithRequest};
+pub use self::rmcp::{CatchPanic, ResumableContext, RmcpServer, Sessions, SessionsError, SessionsLayer, WithRequest};
 pub use self::sender::Identity;
 pub use self::service::{ResponseBody, ServiceConfig, Stalled, TailropeService};
 pub use tailrope_core::engine::{Engine, EngineError, OnStoreFailure, Options, Pace, Paces, Pacing, Stats};

@@ -8,7 +8,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
 
-        /// What an engine did since it was made, and what it holds now. All counts.
+        /// What an engine did since it was made, and what it holds now. [`entries`](Self::entries) names each.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -32,12 +32,25 @@ macro_rules! counters {
         }
 
         impl Stats {
-            /// Every counter with its name, in a fixed order.
+            /// The names of what there is now: for an exporter, gauges. All the others are counters since the engine was
+            /// made, and only grow.
+            pub const GAUGES: [&str; 5] = ["sessions", "connections", "streams", "events", "bytes"];
+
+            /// Every count with its name, in a fixed order: first the [gauges](Self::GAUGES).
+            ///
+            /// ```
+            /// use tailrope_core::engine::{Engine, Options, Stats};
+            ///
+            /// let engine = Engine::new(Options::default());
+            /// for (name, value) in engine.stats().entries() {
+            ///     let kind = if Stats::GAUGES.contains(&name) { "gauge" } else { "counter" };
+            ///     println!("# TYPE tailrope_{name} {kind}\ntailrope_{name} {value}");
+            /// }
+            /// ```
             pub fn entries(&self) -> Vec<(&'static str, u64)> {
-                vec![
-                    ("sessions", self.sessions), ("connections", self.connections), ("streams", self.streams),
-                    ("events", self.events), ("bytes", self.bytes), $((stringify!($name), self.$name)),*
-                ]
+                let now = [self.sessions, self.connections, self.streams, self.events, self.bytes];
+                let since = [$((stringify!($name), self.$name)),*];
+                Self::GAUGES.into_iter().zip(now).chain(since).collect()
             }
         }
     };

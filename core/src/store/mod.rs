@@ -1,7 +1,7 @@
 //! Event stores: where the logs live.
 //!
 //! A store keeps logs by (session, stream, seq) and knows nothing of HTTP or JSON-RPC. The written
-//! contract is on [`EventStore`]; [`contract`] puts any store through it.
+//! contract is on [`EventStore`]; the module `contract` (feature `testing`) puts any store through it.
 
 mod append;
 #[cfg(any(test, feature = "testing"))]

@@ -17,6 +17,7 @@ use tailrope_core::engine::{Engine, Guest, SessionHandle};
 use tailrope_core::exchange::Admission;
 use tailrope_core::protocol::Envelope;
 
+use crate::rmcp::catch_panic::CatchPanic;
 use crate::rmcp::messages::read;
 use crate::rmcp::served::Served;
 use crate::rmcp::transport::serve;
@@ -26,7 +27,7 @@ use crate::service::{self, Application, Begun, Handlers, Posts, ResponseBody, Se
 pub struct RmcpServer<S> {
     factory: Arc<dyn Fn() -> io::Result<S> + Send + Sync>,
     /// rmcp's own service, for requests that have no session.
-    modern: Mutex<StreamableHttpService<S, NeverSessionManager>>,
+    modern: Mutex<StreamableHttpService<CatchPanic<S>, NeverSessionManager>>,
 }
 
 impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
@@ -55,13 +56,17 @@ impl<S: ServerHandler + Send + 'static> TailropeService<RmcpServer<S>> {
             .with_json_response(config.json_response)
             .with_max_request_body_bytes(config.max_body_bytes);
         let make = Arc::clone(&factory);
-        let modern = StreamableHttpService::new(move || make(), Arc::new(NeverSessionManager::default()), modern);
+        let modern = StreamableHttpService::new(
+            move || make().map(CatchPanic),
+            Arc::new(NeverSessionManager::default()),
+            modern,
+        );
         Self::of(RmcpServer { factory, modern: Mutex::new(modern) }, engine, config)
     }
 }
 
 impl<S> RmcpServer<S> {
-    fn modern(&self) -> MutexGuard<'_, StreamableHttpService<S, NeverSessionManager>> {
+    fn modern(&self) -> MutexGuard<'_, StreamableHttpService<CatchPanic<S>, NeverSessionManager>> {
         self.modern.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,7 +14,7 @@ use crate::rmcp::served::Running;
 #[derive(Clone)]
 pub(crate) struct Control {
     running: Arc<Running>,
-    /// A panic in which this is dropped is one of the handler.
+    /// A panic in which this is dropped is one of the handler, which nobody catches.
     is_guard: bool,
 }
 
@@ -23,12 +23,11 @@ impl Control {
         Self { running: Arc::new(running), is_guard: true }
     }
 
-    /// Takes the guard out: this one may be dropped in any panic from now on, for example in that of a task of the
-    /// handler.
-    pub(crate) fn take_guard(&mut self) -> Self {
-        let guard = self.clone();
+    /// Panics of the handler are caught from now on. So this may be dropped in any panic, for example in that of a task
+    /// of the handler.
+    pub(crate) fn disarm(&mut self) -> Arc<Running> {
         self.is_guard = false;
-        guard
+        Arc::clone(&self.running)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod application;
 mod boxed;
+mod catch_panic;
 mod context;
 mod error;
 mod events;
@@ -16,6 +17,7 @@ mod sessions;
 mod transport;
 
 pub use application::RmcpServer;
+pub use catch_panic::CatchPanic;
 pub use context::ResumableContext;
 pub use error::SessionsError;
 pub use layer::{SessionsLayer, WithRequest};

@@ -43,11 +43,11 @@ const RMCP_START: &str = "0";
 /// # #[derive(Clone)] struct Tools;
 /// # impl ServerHandler for Tools {}
 /// use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-/// use tailrope_server::{Engine, Options, Sessions};
+/// use tailrope_server::{CatchPanic, Engine, Options, Sessions};
 ///
 /// let engine = Engine::new(Options::default());
 /// let service = StreamableHttpService::new(
-///     || Ok(Tools),
+///     || Ok(CatchPanic(Tools)), // rmcp sends no answer if a handler panics
 ///     Sessions::new(engine).into(), // was: LocalSessionManager::default().into()
 ///     StreamableHttpServerConfig::default(),
 /// );
@@ -72,8 +72,9 @@ const RMCP_START: &str = "0";
 ///   resumed meanwhile.
 /// - A resume that is not possible is answered with 200 and an empty stream, whatever the engine says. Every other
 ///   refusal of the engine is answered with 500.
-/// - It runs the handlers. A panic of a handler is noticed by a `RequestContext` that is dropped in it, so neither the
-///   context nor a clone should be given to a task that may panic.
+/// - It runs the handlers, so wrap each in [`CatchPanic`](crate::CatchPanic). Without that, a panic of a handler is
+///   noticed only by a `RequestContext` that is dropped in it: if the handler has none, its request gets no answer, and a
+///   task that panics with a clone of the context counts as the handler.
 /// - It answers each DELETE with 202, also one for a session that does not exist.
 /// - It serves revision 2026-07-28 without sessions: none of those requests comes here.
 pub struct Sessions {

@@ -15,12 +15,11 @@ use rmcp::model::{
     ServerCapabilities, ServerConfig,
 };
 use rmcp::service::RequestContext;
-use rmcp::transport::streamable_http_server::session::SessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tailrope_core::protocol::{Decoder, Item};
-use tailrope_server::{Close, Engine, Options, ResumableContext as _, Sessions};
+use tailrope_server::{CatchPanic, Close, Engine, Options, ResumableContext as _, Sessions};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tower_layer::Layer as _;
@@ -43,8 +42,8 @@ impl Gates {
     }
 }
 
-/// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`, `path`, `fall`, `task` (a task
-/// of the tool's has its context and goes on), `fallen task` (such a task panics).
+/// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`, `path`, `fall`, `fall alone`
+/// (as a tool that takes no context), `task` (a task of the tool's has its context and goes on), `fallen task` (such a task panics).
 #[derive(Clone)]
 pub(crate) struct Steps(Gates);
 
@@ -83,6 +82,10 @@ impl ServerHandler for Steps {
                 ["poll"] => said += &format!("{} ", context.close_sse_stream(Close::default().retry_ms(7).hold_ms(0))),
                 ["path"] => said += &format!("{} ", context.extensions.get::<Parts>().unwrap().uri.path()),
                 ["fall"] => panic!("as a tool may"),
+                ["fall", "alone"] => {
+                    drop(context);
+                    panic!("as a tool may");
+                }
                 ["task"] => {
                     let held = context.clone();
                     drop(tokio::spawn(async move {
@@ -117,8 +120,8 @@ pub(crate) fn hello() -> Value {
 }
 
 /// A server process, as its clients see it.
-pub(crate) struct Server<M: SessionManager = Sessions> {
-    service: StreamableHttpService<Steps, M>,
+pub(crate) struct Server<H: ServerHandler = Steps> {
+    service: StreamableHttpService<H, Sessions>,
     pub(crate) gates: Gates,
     path: &'static str,
     has_layer: bool,
@@ -133,19 +136,25 @@ impl Server {
     pub(crate) fn heir(sessions: Sessions) -> Self {
         let gates = Gates::default();
         let tools = Steps(gates.clone());
-        Self::with(gates, sessions.with_adoption(move || Ok(tools.clone())).into())
+        Self::with(gates, sessions.with_adoption(move || Ok(tools.clone())).into(), |tools| tools)
+    }
+
+    pub(crate) fn of(sessions: Arc<Sessions>) -> Self {
+        Self::with(Gates::default(), sessions, |tools| tools)
     }
 }
 
-impl<M: SessionManager> Server<M> {
-    pub(crate) fn of(sessions: Arc<M>) -> Self {
-        Self::with(Gates::default(), sessions)
+impl Server<CatchPanic<Steps>> {
+    pub(crate) fn that_catches_panics() -> Self {
+        Self::with(Gates::default(), Sessions::new(Engine::new(Options::default())).into(), CatchPanic)
     }
+}
 
-    fn with(gates: Gates, sessions: Arc<M>) -> Self {
+impl<H: ServerHandler> Server<H> {
+    fn with(gates: Gates, sessions: Arc<Sessions>, wrap: fn(Steps) -> H) -> Self {
         let tools = Steps(gates.clone());
-        let service =
-            StreamableHttpService::new(move || Ok(tools.clone()), sessions, StreamableHttpServerConfig::default());
+        let make = move || Ok(wrap(tools.clone()));
+        let service = StreamableHttpService::new(make, sessions, StreamableHttpServerConfig::default());
         Self { service, gates, path: "/mcp", has_layer: true }
     }
 
@@ -176,7 +185,7 @@ impl<M: SessionManager> Server<M> {
     }
 
     /// A session of revision 2025-11-25.
-    pub(crate) async fn open(&self, user: &str) -> Peer<'_, M> {
+    pub(crate) async fn open(&self, user: &str) -> Peer<'_, H> {
         let mut answer = self.ask("POST", &[("authorization", user)], hello().to_string()).await;
         let id = answer.response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
         assert_eq!(answer.rest().await.len(), 1);
@@ -188,15 +197,15 @@ impl<M: SessionManager> Server<M> {
 }
 
 /// A session, as its client has it.
-pub(crate) struct Peer<'a, M: SessionManager = Sessions> {
-    pub(crate) server: &'a Server<M>,
+pub(crate) struct Peer<'a, H: ServerHandler = Steps> {
+    pub(crate) server: &'a Server<H>,
     pub(crate) id: String,
     pub(crate) user: String,
 }
 
-impl<'a, M: SessionManager> Peer<'a, M> {
+impl<'a, H: ServerHandler> Peer<'a, H> {
     /// The same session at another process.
-    pub(crate) fn at<'b>(&self, server: &'b Server<M>) -> Peer<'b, M> {
+    pub(crate) fn at<'b>(&self, server: &'b Server<H>) -> Peer<'b, H> {
         Peer { server, id: self.id.clone(), user: self.user.clone() }
     }
 

@@ -57,6 +57,18 @@ async fn i13_a_call_whose_tool_panics_gets_its_end_though_a_task_of_the_tool_goe
 }
 
 #[tokio::test]
+async fn i13_a_call_whose_tool_panics_without_its_context_gets_its_end_where_panics_are_caught() {
+    let server = Server::that_catches_panics();
+    let peer = server.open("").await;
+    for _ in 0..2 {
+        let answer = peer.call(1, &["emit 1", "fall alone"]).await.rest().await;
+        assert_eq!((counts(&answer), &answer[1]["error"]["code"]), (vec![1], &(-32603).into()));
+    }
+    let answer = peer.call(2, &["fallen task"]).await.rest().await;
+    assert_eq!(result(&answer[0]), "done", "a task of the tool is not the tool");
+}
+
+#[tokio::test]
 async fn i5_streams_start_with_an_id_and_a_retry() {
     let server = Server::new(quick());
     let peer = server.open("").await;

@@ -44,7 +44,9 @@ async fn i13_a_tool_that_panics_is_answered_for_and_its_tasks_are_not() {
     let id = open(&service).await;
     let fallen = ask(service.clone(), id.clone(), call(1, &["task", "fall"])).await;
     assert!(fallen.body().contains("-32603"), "a task of the tool goes on: {}", fallen.body());
-    let done = ask(service, id, call(2, &["fallen task"])).await;
+    let fallen = ask(service.clone(), id.clone(), call(2, &["fall alone"])).await;
+    assert!(fallen.body().contains("-32603"), "the tool has let its context go: {}", fallen.body());
+    let done = ask(service, id, call(3, &["fallen task"])).await;
     assert!(done.body().contains("done"), "the tool has an answer of its own: {}", done.body());
 }
 
@@ -63,6 +65,13 @@ async fn modern(service: &Service, steps: &[&str]) -> Response<ResponseBody> {
     let request = request.header("mcp-method", "tools/call").header("mcp-name", "steps");
     let request = request.body(Full::new(Bytes::from(call.to_string()))).unwrap();
     timeout(PATIENCE, service.clone().call(request)).await.expect("an answer begins").unwrap()
+}
+
+#[tokio::test]
+async fn i13_a_tool_that_panics_is_answered_for_without_a_session_too() {
+    let (service, _) = service(ServiceConfig::default().prefer_resumable(false));
+    let fallen = rest(modern(&service, &["emit 1", "fall"]).await).await;
+    assert!(fallen.contains("-32603"), "{fallen}");
 }
 
 async fn rest(answer: Response<ResponseBody>) -> String {
