@@ -5,8 +5,8 @@
 use bytes::Bytes;
 
 use super::json::{known_member, member, object, text, with_member, with_value};
-use crate::protocol::jsonrpc::MISSING_CLIENT_CAPABILITY;
-use crate::protocol::{Kind, Refusal, Revision};
+use crate::protocol::jsonrpc::{self, MISSING_CLIENT_CAPABILITY};
+use crate::protocol::{Body, Kind, Refusal, Revision};
 
 /// The name of the extension.
 pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -85,18 +85,39 @@ pub fn with_subscribed_tasks(acknowledgement: &str, tasks: &[&str]) -> Option<St
 }
 
 /// What is known of a POST when it is decided what becomes of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Posted<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Posted {
     /// The revision that it speaks.
     pub revision: Option<Revision>,
     /// What kind of message it is.
     pub kind: Kind,
-    /// Its method.
-    pub method: &'a str,
+    /// Its method; empty for an answer.
+    pub method: String,
+    /// The tool that it calls.
+    pub tool: Option<String>,
     /// Whether it declares the extension.
     pub declared: Declared,
     /// A `subscriptions/listen` that speaks of tasks.
     pub names_tasks: bool,
+}
+
+impl Posted {
+    /// Reads the message of a POST with this version header. None for what is no single message: that is for the SDK to refuse.
+    pub fn read(version: Option<&str>, body: &[u8]) -> Option<Self> {
+        let Ok(Body::Single(envelope)) = jsonrpc::read(body) else { return None };
+        let params = std::str::from_utf8(body.get(envelope.params)?).ok()?;
+        let meta = RequestMeta::of(params);
+        let method = envelope.method.unwrap_or_default();
+        let version = version.or_else(|| meta.as_ref()?.version.as_deref());
+        Some(Self {
+            revision: version.and_then(Revision::parse),
+            kind: envelope.kind,
+            names_tasks: method == LISTEN && subscribed_tasks(params).is_some(),
+            method,
+            tool: envelope.fields.tool_name,
+            declared: meta.as_ref().map_or(Declared::No, |meta| meta.declared),
+        })
+    }
 }
 
 /// What the server does with long calls.
@@ -133,7 +154,7 @@ pub enum Route {
 }
 
 /// What becomes of a POST. Tasks mean nothing before 2026-07-28 (T-08).
-pub fn route(posted: &Posted<'_>, policy: Policy) -> Route {
+pub fn route(posted: &Posted, policy: Policy) -> Route {
     let speaks_of_tasks = posted.revision.is_some_and(|revision| !revision.rules().sessions);
     if !speaks_of_tasks || posted.kind != Kind::Request {
         return Route::Pass;
@@ -142,8 +163,8 @@ pub fn route(posted: &Posted<'_>, policy: Policy) -> Route {
         Declared::No if policy.steers => Route::Steer,
         _ => Route::Pass,
     };
-    let is_about_task = matches!(posted.method, GET | UPDATE | CANCEL);
-    match (posted.method, posted.declared) {
+    let is_about_task = matches!(&*posted.method, GET | UPDATE | CANCEL);
+    match (&*posted.method, posted.declared) {
         _ if policy.stands_aside => {
             if is_about_task {
                 Route::Pass

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tailrope_core::protocol::{Dialect, Head, RequestId};
 use tailrope_core::task::{
-    Announcement, Call, Change, RequestMeta, Status, TASK_ID_BYTES, Task, TaskHead, TaskId, announce, detailed,
+    Announcement, Call, Change, Posted, RequestMeta, Status, TASK_ID_BYTES, Task, TaskHead, TaskId, announce, detailed,
     notification, read_request, subscribed_tasks, with_subscribed_tasks,
 };
 
@@ -72,6 +72,10 @@ fn texts(bytes: &[u8]) {
     if let Some(call) = Call::read(bytes) {
         let given: Value = serde_json::from_slice(call.body()).expect("the SDK is given JSON");
         assert!(given["method"].is_string());
+    }
+    if let Some(posted) = Posted::read(None, bytes) {
+        let body: Value = serde_json::from_slice(bytes).expect("what is read is JSON");
+        assert_eq!(body["method"].as_str().unwrap_or_default(), posted.method);
     }
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let _ = RequestMeta::of(text);

@@ -243,7 +243,7 @@ fn check(vector: &Vector) -> Result<(), String> {
 }
 
 #[test]
-fn t_calls() {
+fn t_03_t_09_to_t_24_calls() {
     let failed: Vec<String> = vectors::<Vector>(include_str!("../../vectors/task_calls.json"))
         .iter()
         .filter_map(|(name, vector)| check(vector).err().map(|error| format!("{name}: {error}")))

@@ -1,7 +1,7 @@
 //! Runs `tests/vectors/task_declaration.json` and `tests/vectors/task_routes.json`: who takes part in tasks.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tailrope_core::protocol::{Kind, Revision};
 use tailrope_core::task::{
     Announcement, Declared, Policy, Posted, RequestMeta, Route, announce, route, subscribed_tasks,
@@ -22,6 +22,8 @@ struct Vector {
 enum Given {
     /// The parameters of a request.
     Params(String),
+    /// The version header, and the body.
+    Post(Option<String>, String),
     /// The answer to `server/discover`.
     Discover(String),
     /// The parameters of `subscriptions/listen`.
@@ -41,6 +43,14 @@ fn declared(declared: Declared) -> &'static str {
 fn said(given: &Given) -> Value {
     match given {
         Given::Params(params) => RequestMeta::of(params).map(|meta| declared(meta.declared)).into(),
+        Given::Post(version, body) => Posted::read(version.as_deref(), body.as_bytes())
+            .map(|posted| {
+                let Posted { revision, kind, method, tool, declared: said, names_tasks } = posted;
+                let revision = revision.map(Revision::as_str);
+                let is_request = kind == Kind::Request;
+                json!([revision, is_request, method, tool, declared(said), names_tasks])
+            })
+            .into(),
         Given::Discover(answer) => match announce(answer.as_bytes()) {
             Announcement::Added(answer) => String::from_utf8(answer.into()).unwrap().into(),
             Announcement::ByHost => Value::from(true),
@@ -110,7 +120,8 @@ fn t_03_to_t_08_routes() {
                 [(Declared::Yes, &routes.yes), (Declared::No, &routes.no), (Declared::Malformed, &routes.malformed)]
             {
                 for method in &row.methods {
-                    let posted = Posted { revision, kind, method, declared, names_tasks };
+                    let method = method.clone();
+                    let posted = Posted { revision, kind, method, tool: None, declared, names_tasks };
                     let policy = Policy { offers, requires, steers, stands_aside };
                     let said = match route(&posted, policy) {
                         Route::Pass => "pass",
@@ -121,7 +132,7 @@ fn t_03_to_t_08_routes() {
                         Route::Listen => "listen",
                         Route::Undeclared => "undeclared",
                     };
-                    assert_eq!(said, want, "{name}: {method}, {declared:?}, steers {steers}");
+                    assert_eq!(said, want, "{name}: {}, {declared:?}, steers {steers}", posted.method);
                 }
             }
         }
