@@ -64,7 +64,8 @@ fn said<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Option<u64>
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum InputSpec {
-    Message(Value),
+    /// An answer that is no stream.
+    Body(Value),
     Text(String),
     /// Parameters of a notification of progress, under our token unless they name another.
     Progress(Map<String, Value>),
@@ -91,13 +92,13 @@ fn bytes(value: &Value) -> Bytes {
 }
 
 fn input(spec: &InputSpec, run: u32) -> Input {
-    let message = |value: Value| Input::Message { run, message: bytes(&value) };
+    let message = |value: Value| Input::Message { run, message: bytes(&value), is_body: false };
     let response = |name: &str, value: &Value| message(json!({"jsonrpc": "2.0", "id": 2, name: value}));
     let notification =
         |method: &str, params: Value| message(json!({"jsonrpc": "2.0", "method": method, "params": params}));
     match spec {
-        InputSpec::Message(value) => message(value.clone()),
-        InputSpec::Text(text) => Input::Message { run, message: text.clone().into() },
+        InputSpec::Body(value) => Input::Message { run, message: bytes(value), is_body: true },
+        InputSpec::Text(text) => Input::Message { run, message: text.clone().into(), is_body: false },
         InputSpec::Progress(params) => {
             let mut params = params.clone();
             params.entry("progressToken").or_insert("tailrope-progress".into());
@@ -263,7 +264,7 @@ fn t_20_a_call_that_asks_without_end_has_64_rounds() {
     let mut run = 0;
     while !machine.is_over() {
         at += 1_000;
-        machine.handle(now(at), Input::Message { run, message: Bytes::from_static(wants) }, &mut out);
+        machine.handle(now(at), Input::Message { run, message: Bytes::from_static(wants), is_body: true }, &mut out);
         machine.handle(now(at), Input::Tick, &mut out);
         while !out.is_empty() {
             for output in std::mem::take(&mut out) {

@@ -116,7 +116,8 @@ impl World {
             self.stored();
             if let Some(run) = self.run {
                 let result = r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#;
-                self.input(Input::Message { run, message: Bytes::from_static(result.as_bytes()) });
+                let message = Bytes::from_static(result.as_bytes());
+                self.input(Input::Message { run, message, is_body: false });
             }
             for run in self.started.clone() {
                 self.input(Input::RunEnded { run });
@@ -145,7 +146,7 @@ impl World {
 
     fn message(&mut self, message: String) {
         let run = self.any_run();
-        self.input(Input::Message { run, message: message.into() });
+        self.input(Input::Message { run, message: message.into(), is_body: false });
     }
 
     fn progress(&mut self) {
@@ -184,7 +185,8 @@ impl World {
                 )
             }
         };
-        self.input(Input::Message { run, message: format!(r#"{{"jsonrpc":"2.0","id":2,{text}}}"#).into() });
+        let (message, is_body) = (format!(r#"{{"jsonrpc":"2.0","id":2,{text}}}"#), self.dice.one_in(2));
+        self.input(Input::Message { run, message: message.into(), is_body });
         self.run_done(run);
     }
 

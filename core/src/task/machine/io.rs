@@ -43,6 +43,8 @@ pub enum Input {
         run: u32,
         /// JSON-RPC, alone.
         message: Bytes,
+        /// It is the body of the answer, and not an event of a stream: it can be [passed on](Output::PassOn).
+        is_body: bool,
     },
     /// The SDK answered, and not with JSON-RPC.
     NotJsonRpc {
@@ -112,7 +114,7 @@ pub enum Output {
     Changed,
     /// Give this to the client of the call.
     Reply(Reply),
-    /// Give the client of the call the SDK's answer as it is.
+    /// Give the client of the call the SDK's answer as it is, with its status and headers.
     PassOn,
     /// The end of the client's connection is not the end of the run any more.
     Unlink,

@@ -46,7 +46,7 @@ const GRACE_MS: u64 = 50;
 #[derive(Debug)]
 enum Last {
     /// A response.
-    Response { message: Bytes, is_error: bool },
+    Response { message: Bytes, is_error: bool, is_body: bool },
     /// Something else, with this HTTP status.
     NotJsonRpc { status: u16 },
     /// Without an answer.
@@ -157,7 +157,9 @@ impl Machine {
     /// Takes one input and appends what has to be done to `out`.
     pub fn handle(&mut self, now: Now, input: Input, out: &mut Vec<Output>) {
         match input {
-            Input::Message { run, message } if self.runs.is_current(run) => self.hear(now, message, out),
+            Input::Message { run, message, is_body } if self.runs.is_current(run) => {
+                self.hear(now, message, is_body, out);
+            }
             Input::NotJsonRpc { run, status } if self.runs.is_current(run) => {
                 self.last(now, Last::NotJsonRpc { status }, out);
             }
@@ -205,7 +207,7 @@ impl Machine {
     }
 
     /// A message of the current run.
-    fn hear(&mut self, now: Now, message: Bytes, out: &mut Vec<Output>) {
+    fn hear(&mut self, now: Now, message: Bytes, is_body: bool, out: &mut Vec<Output>) {
         if let Some(progress) = self.call.progress(&message) {
             if let Phase::Task(running) = &mut self.phase {
                 running.note(now, progress.message, out);
@@ -219,8 +221,8 @@ impl Machine {
         }
         match jsonrpc::read(&message) {
             Ok(Body::Single(envelope)) => match envelope.kind {
-                Kind::Response => self.last(now, Last::Response { message, is_error: false }, out),
-                Kind::ErrorResponse => self.last(now, Last::Response { message, is_error: true }, out),
+                Kind::Response => self.last(now, Last::Response { message, is_error: false, is_body }, out),
+                Kind::ErrorResponse => self.last(now, Last::Response { message, is_error: true, is_body }, out),
                 Kind::Request | Kind::Notification => {
                     self.answer.notify(now.at, message, &mut |reply| out.push(Output::Reply(reply)));
                 }
@@ -278,13 +280,14 @@ impl Machine {
     /// Gives the client the answer of its call.
     fn give(&mut self, now: Now, last: Last, out: &mut Vec<Output>) {
         self.phase = Phase::Over;
+        let is_whole = matches!(last, Last::NotJsonRpc { .. } | Last::Response { is_body: true, .. });
+        if is_whole && !self.answer.is_begun() {
+            self.answer.close();
+            out.push(Output::PassOn);
+            return;
+        }
         let response = match last {
             Last::Response { message, .. } => message,
-            Last::NotJsonRpc { .. } if !self.answer.is_begun() => {
-                self.answer.close();
-                out.push(Output::PassOn);
-                return;
-            }
             Last::NotJsonRpc { .. } | Last::Nothing => unanswered(&self.call.request),
         };
         self.answer.finish(now.at, response, &mut |reply| out.push(Output::Reply(reply)));
