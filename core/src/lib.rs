@@ -7,6 +7,7 @@ pub mod client;
 mod error_code;
 pub mod exchange;
 pub mod protocol;
+pub mod task;
 mod time;
 
 // The machines are public for the tests, which ask them directly. What hosts use of them is re-exported by `engine` and `store`.

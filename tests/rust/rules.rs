@@ -97,3 +97,12 @@ mod stream {
     mod vectors;
     mod world;
 }
+
+mod task {
+    mod calls;
+    mod declaration;
+    mod properties;
+    mod requests;
+    mod views;
+    mod world;
+}

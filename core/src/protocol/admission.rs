@@ -206,6 +206,29 @@ fn admit_post(
     check_session: impl FnOnce() -> Result<(), Refusal>,
 ) -> Result<Operation, Refusal> {
     let wording = dialect.wording;
+    let body = read_post(head, body, context, dialect)?;
+    if !matches!(&body, Body::Single(envelope) if envelope.is_initialize()) {
+        check_session()?;
+    } else if dialect.initialize_once {
+        if !context.session_id.is_empty() {
+            return Err(wording.invalid("Server already initialized"));
+        }
+    } else if head.session_id.is_some_and(|id| !id.is_empty() && id != context.session_id) {
+        // A client that lost its session starts a new one without the id (W-085); one that still
+        // sends the id of another session has to hear that it is gone.
+        return Err(wording.session_not_found());
+    }
+    Ok(Operation::Post(body))
+}
+
+/// The messages of a POST, whatever session it is for: what it accepts, what it is, and what its body holds.
+pub(crate) fn read_post(
+    head: &Head<'_>,
+    body: &[u8],
+    context: &Context<'_>,
+    dialect: &Dialect,
+) -> Result<Body, Refusal> {
+    let wording = dialect.wording;
     let accepts = |media_type| accepts(head.accept, media_type, dialect.accept);
     if context.json_response && !dialect.json_needs_event_stream {
         if !accepts(JSON) {
@@ -222,19 +245,7 @@ fn admit_post(
     let form = Form { max_batch, is_exact: dialect.exact_members, paced: context.paced, names: dialect.names };
     let body = jsonrpc::read_as(body, form).map_err(|error| wording.malformed(&error))?;
     check_messages(&body, context, dialect)?;
-
-    if !matches!(&body, Body::Single(envelope) if envelope.is_initialize()) {
-        check_session()?;
-    } else if dialect.initialize_once {
-        if !context.session_id.is_empty() {
-            return Err(wording.invalid("Server already initialized"));
-        }
-    } else if head.session_id.is_some_and(|id| !id.is_empty() && id != context.session_id) {
-        // A client that lost its session starts a new one without the id (W-085); one that still
-        // sends the id of another session has to hear that it is gone.
-        return Err(wording.session_not_found());
-    }
-    Ok(Operation::Post(body))
+    Ok(body)
 }
 
 fn admit_get(

@@ -23,7 +23,7 @@ pub(super) fn encode_12(bytes: &[u8; 12]) -> [u8; 16] {
 }
 
 /// Gives the characters of some bytes, a few at a time.
-pub(super) fn encode(bytes: &[u8], mut put: impl FnMut(&[u8])) {
+pub(crate) fn encode(bytes: &[u8], mut put: impl FnMut(&[u8])) {
     for group in bytes.chunks(3) {
         let mut padded = [0; 3];
         padded[..group.len()].copy_from_slice(group);

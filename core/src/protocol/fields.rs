@@ -3,8 +3,9 @@
 //! Names are compared after unescaping, so `"\u0069d"` is `id`. The values borrow from the text.
 
 use std::fmt;
+use std::ops::Range;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// The members of an envelope.
@@ -57,15 +58,55 @@ pub(super) fn params_of(raw: &RawValue) -> serde_json::Result<Params<'_>> {
     Ok(Params { protocol_version, request_id, name, uri, meta, progress_token, duplicate })
 }
 
-pub(super) struct Picked<'a, const N: usize> {
-    pub(super) values: [Option<&'a RawValue>; N],
+pub(crate) struct Picked<'a, const N: usize> {
+    pub(crate) values: [Option<&'a RawValue>; N],
     /// A name that came more than once.
     duplicate: Option<&'static str>,
     has_others: bool,
 }
 
+/// Where a value stands in the text that it borrows from.
+pub(crate) fn place(text: &str, value: &RawValue) -> Range<usize> {
+    let start = value.get().as_ptr() as usize - text.as_ptr() as usize;
+    start..start + value.get().len()
+}
+
+/// All members of an object, in order. None for one that names a member twice, because readers differ in what they make of it,
+/// and for anything else.
+pub(crate) fn entries(json: &str) -> Option<Vec<(String, &RawValue)>> {
+    let Entries(entries) = serde_json::from_str(json).ok()?;
+    let mut names: Vec<&str> = entries.iter().map(|(name, _)| &**name).collect();
+    names.sort_unstable();
+    let is_unique = names.windows(2).all(|pair| pair[0] != pair[1]);
+    is_unique.then_some(entries)
+}
+
+struct Entries<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Entries<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Entries<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
 /// Reads an object and nothing after it. The last of equal names counts.
-pub(super) fn pick<'a, const N: usize>(
+pub(crate) fn pick<'a, const N: usize>(
     text: &'a str,
     names: &'static [&'static str; N],
 ) -> serde_json::Result<Picked<'a, N>> {

@@ -4,12 +4,10 @@
 //! for the answer to request 0 of this one. So the second server object and those after it have their requests told with ids of
 //! their own, and what the client says of these ids is translated back (O6).
 
-use std::ops::Range;
-
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::fields::{Members, members, pick};
+use super::fields::{Members, members, pick, place};
 use super::jsonrpc::CANCELLED;
 use super::request_id::RequestId;
 
@@ -99,12 +97,7 @@ fn is_text(raw: &RawValue, text: &str) -> bool {
 
 /// The text with these of its values replaced. None where there are none.
 fn replaced<'a>(text: &str, values: impl Iterator<Item = (&'a RawValue, RequestId)>) -> Option<Bytes> {
-    // The values borrow from the text, so their addresses tell their places.
-    let place = |raw: &RawValue| -> Range<usize> {
-        let start = raw.get().as_ptr() as usize - text.as_ptr() as usize;
-        start..start + raw.get().len()
-    };
-    let mut values: Vec<_> = values.map(|(raw, id)| (place(raw), id)).collect();
+    let mut values: Vec<_> = values.map(|(raw, id)| (place(text, raw), id)).collect();
     values.sort_by_key(|(place, _)| place.start);
     let mut out = Vec::with_capacity(text.len() + 16 * values.len());
     let mut end = 0;

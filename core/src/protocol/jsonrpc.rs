@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 pub use super::envelope_error::EnvelopeError;
-use super::fields::{Members, Params, members, params_of};
+use super::fields::{Members, Params, members, params_of, place};
 use super::request_id::{Names, RequestId, is_canonical_integer, write_json_string};
 
 /// The body is not JSON.
@@ -17,12 +17,18 @@ pub const PARSE_ERROR: i32 = -32700;
 pub const INVALID_REQUEST: i32 = -32600;
 /// Parameters are missing or wrong; the Python SDKs also answer it to a malformed message.
 pub const INVALID_PARAMS: i32 = -32602;
+/// There is no such method.
+pub const METHOD_NOT_FOUND: i32 = -32601;
 /// The server failed.
 pub const INTERNAL_ERROR: i32 = -32603;
 /// The request was cancelled (W-028).
 pub const REQUEST_CANCELLED: i32 = -32800;
 /// The session or its stream ended before the response.
 pub const CONNECTION_CLOSED: i32 = -32000;
+/// A header says something else than the body, or is missing (T-25, T-26).
+pub const HEADER_MISMATCH: i32 = -32020;
+/// The client did not declare what the request needs (T-04, T-05).
+pub const MISSING_CLIENT_CAPABILITY: i32 = -32021;
 /// The protocol version is not served (W-124); makes a client of both eras fall back.
 pub const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
 
@@ -202,18 +208,12 @@ fn read_batch(text: &str, start: usize, form: Form) -> Result<Vec<Envelope>, Env
         return Err(EnvelopeError::TooMany { max: form.max_batch });
     }
     let read_element = |element: &&RawValue| {
-        let element = element.get();
-        if !element.starts_with('{') {
+        if !element.get().starts_with('{') {
             return Err(EnvelopeError::NotAnObject);
         }
-        read_one(element, start + offset(text, element), form)
+        read_one(element.get(), start + place(text, element).start, form)
     };
     elements.iter().map(read_element).collect()
-}
-
-/// Where a part that borrows from a text begins in it.
-fn offset(text: &str, part: &str) -> usize {
-    part.as_ptr() as usize - text.as_ptr() as usize
 }
 
 /// `text` starts with a brace and has no blanks around it.
@@ -274,8 +274,8 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
         _ => Fields::default(),
     };
     let params = params.map_or(0..0, |raw| {
-        let start = start + offset(text, raw.get());
-        start..start + raw.get().len()
+        let place = place(text, raw);
+        start + place.start..start + place.end
     });
     Ok(Envelope { kind, method, id, range: start..start + text.len(), params, fields })
 }
@@ -381,8 +381,7 @@ pub fn read_progress(message: &[u8]) -> Option<Progress> {
     let text = std::str::from_utf8(message).ok()?;
     let Message { method, params: Told { token: raw, progress } } = serde_json::from_str(text).ok()?;
     let number = progress.get().parse().ok().filter(|_| method == "notifications/progress")?;
-    let start = progress.get().as_ptr() as usize - text.as_ptr() as usize;
-    Some(Progress { token: token(raw)?, number, number_at: start..start + progress.get().len() })
+    Some(Progress { token: token(raw)?, number, number_at: place(text, progress) })
 }
 
 /// What the server promised when it answered `initialize`.

@@ -24,7 +24,7 @@ pub mod admission;
 pub(crate) mod base64url;
 mod envelope_error;
 pub mod event_id;
-mod fields;
+pub(crate) mod fields;
 mod hex;
 mod incarnation;
 pub mod jsonrpc;

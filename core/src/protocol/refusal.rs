@@ -8,7 +8,9 @@ use std::error::Error;
 use std::fmt;
 
 use super::admission::Dialect;
-use super::jsonrpc::{self, EnvelopeError, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
+use super::jsonrpc::{
+    self, EnvelopeError, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION,
+};
 use super::request_id::{Names, RequestId};
 use super::revision::Revision;
 
@@ -146,8 +148,6 @@ const NOT_FOUND: u16 = 404;
 const REFUSED: i32 = -32000;
 /// Their code for a session that is unknown or ended.
 const SESSION_NOT_FOUND: i32 = -32001;
-/// The code of 2026-07-28 for a revision that is not served.
-const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
 
 /// Of admission.
 impl Wording {

@@ -14,6 +14,7 @@
 //! | `client` | the choices of a server that keeps a log, or the inputs of a client's stream as they are |
 //! | `engine` | the choices of a schedule of the engine over a store that answers late and not at all |
 //! | `elsewhere` | what a store says of a session and its logs that an engine serves |
+//! | `task` | requests about tasks, records of tasks, or the choices of a schedule of a call that may become one |
 
 #[macro_use]
 #[path = "../../rust/kit/mod.rs"]
@@ -33,11 +34,14 @@ mod seeds;
 mod sse;
 mod stream;
 mod suffix;
+mod task;
 
 #[path = "../../rust/engine/world.rs"]
 mod engine_world;
 #[path = "../../rust/stream/world.rs"]
 mod stream_world;
+#[path = "../../rust/task/world.rs"]
+mod task_world;
 
 pub use mutate::Mutator;
 pub use seeds::of_vectors;
@@ -54,7 +58,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "sse", run: sse::run, mutations: 5_000 },
     Target { name: "event_id", run: event_id::run, mutations: 5_000 },
     Target { name: "jsonrpc", run: jsonrpc::run, mutations: 5_000 },
@@ -64,6 +68,7 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "client", run: client::run, mutations: 5_000 },
     Target { name: "engine", run: engine::run, mutations: 500 },
     Target { name: "elsewhere", run: elsewhere::run, mutations: 1_000 },
+    Target { name: "task", run: task::run, mutations: 1_000 },
 ];
 
 /// The target of this name.

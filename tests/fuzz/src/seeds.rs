@@ -6,6 +6,9 @@ const SSE: &str = include_str!("../../vectors/sse.json");
 const EVENT_ID: &str = include_str!("../../vectors/event_id.json");
 const JSONRPC: &str = include_str!("../../vectors/jsonrpc.json");
 const ADMISSION: &str = include_str!("../../vectors/admission.json");
+const TASK_DECLARATION: &str = include_str!("../../vectors/task_declaration.json");
+const TASK_REQUESTS: &str = include_str!("../../vectors/task_requests.json");
+const TASK_VIEWS: &str = include_str!("../../vectors/task_views.json");
 const CLIENT: &str = include_str!("../../vectors/client.json");
 
 /// The seeds of a target. Schedules have none in the vectors: they begin with made choices.
@@ -17,6 +20,7 @@ pub fn of_vectors(target: &str) -> Vec<Vec<u8>> {
         "admission" => admission(),
         "records" => records(),
         "client" => client(),
+        "task" => task(),
         _ => choices(),
     }
 }
@@ -227,6 +231,28 @@ fn client() -> Vec<Vec<u8>> {
             }
         }
         seeds.push(seed);
+    }
+    seeds
+}
+
+fn task() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = choices().into_iter().map(|choices| [&[0][..], &choices].concat()).collect();
+    for vector in vectors(TASK_REQUESTS) {
+        let body = text(&vector["given"], "body").unwrap_or_default();
+        let body = body.replace("$TASK", "tailrope-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA").replace("$META", "{}");
+        seeds.push([b"\x01tasks/get\n\n2026-07-28\n", body.as_bytes()].concat());
+    }
+    for vector in vectors(TASK_DECLARATION) {
+        let texts = ["params", "discover", "listen"].map(|name| text(&vector["given"], name));
+        seeds.extend(texts.into_iter().flatten().map(|text| [b"\x02", text.as_bytes()].concat()));
+    }
+    for vector in vectors(TASK_VIEWS) {
+        let changes = vector["changes"].as_array().expect("a list of changes");
+        let records = changes.iter().flat_map(|change| {
+            let record = unhex(change[2].as_str().unwrap_or_default());
+            counted(&[&record[..2], &[0; 8], &record[2..]].concat())
+        });
+        seeds.push([3].into_iter().chain(records).collect());
     }
     seeds
 }

@@ -48,7 +48,8 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn every_target_is_replayed_below() {
-    let replayed = ["sse", "event_id", "jsonrpc", "admission", "records", "stream", "client", "engine", "elsewhere"];
+    let replayed =
+        ["sse", "event_id", "jsonrpc", "admission", "records", "stream", "client", "engine", "elsewhere", "task"];
     assert_eq!(TARGETS.map(|target| target.name), replayed);
 }
 
@@ -95,4 +96,9 @@ fn i1_i2_i3_i13_the_engine() {
 #[test]
 fn the_engine_with_a_store_that_says_anything() {
     replay("elsewhere");
+}
+
+#[test]
+fn t_16_t_20_calls_that_may_become_tasks() {
+    replay("task");
 }

@@ -41,7 +41,7 @@ pub(crate) fn vectors<T: DeserializeOwned>(file: &str) -> Vec<(String, T)> {
     let read = |Named { name, about, rules, fields }| {
         assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-')), "{name}");
         assert!(about.is_none_or(|about: String| !about.is_empty()), "{name}");
-        let known = |rule: &String| ["I", "O", "F-", "W-"].iter().any(|start| rule.starts_with(start));
+        let known = |rule: &String| ["I", "O", "F-", "W-", "T-"].iter().any(|start| rule.starts_with(start));
         assert!(!rules.is_empty() && rules.iter().all(known), "{name} names no rule");
         assert!(names.insert(name.clone()), "{name} comes twice");
         let vector = serde_json::from_value(Value::Object(fields));

@@ -1,0 +1,248 @@
+//! The records of a task's log: one for each change.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::ladder::Response;
+use super::status::End;
+
+/// The version of the form that [`Change::encode`] writes.
+const VERSION: u8 = 1;
+
+/// A change of a task.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Change {
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+    /// What changed.
+    pub what: What,
+}
+
+/// What changes a task.
+#[derive(Clone, PartialEq, Eq)]
+pub enum What {
+    /// There is a task.
+    Created {
+        /// For how long it may run.
+        limit_ms: Option<u64>,
+        /// For how long it is there after its end.
+        retention_ms: u64,
+        /// The call, as the SDK was given it.
+        call: Bytes,
+    },
+    /// What it says of itself.
+    Message(Box<str>),
+    /// The call ended and is to be posted again: with the answers to these questions, which have the SDK's own keys, and with
+    /// the state.
+    Round {
+        /// The questions.
+        asked: Vec<(Box<str>, Bytes)>,
+        /// What the SDK wants back, as JSON.
+        state: Option<Bytes>,
+    },
+    /// The handler asks.
+    Asked {
+        /// The host's number of the question.
+        ask: u64,
+        /// What is asked.
+        request: Bytes,
+    },
+    /// The handler does not wait for an answer any more.
+    Withdrawn {
+        /// The host's number of the question.
+        ask: u64,
+    },
+    /// The client answered. Answers to handlers are not kept: their values are empty.
+    Answered(Vec<Response>),
+    /// It is over.
+    Ended(End),
+}
+
+impl What {
+    /// Its number in a record, and a word for it.
+    fn kind(&self) -> (u8, &'static str) {
+        match self {
+            Self::Created { .. } => (1, "created"),
+            Self::Message(_) => (2, "message"),
+            Self::Round { .. } => (3, "round"),
+            Self::Asked { .. } => (4, "asked"),
+            Self::Withdrawn { .. } => (5, "withdrawn"),
+            Self::Answered(_) => (6, "answered"),
+            Self::Ended(End::Completed(_)) => (7, "completed"),
+            Self::Ended(End::Failed(_)) => (8, "failed"),
+            Self::Ended(End::Cancelled) => (9, "cancelled"),
+        }
+    }
+}
+
+impl What {
+    /// Bytes of its payloads. The rest of a record is small.
+    pub(super) fn payload_bytes(&self) -> usize {
+        let pair = |(key, value): (&str, &Bytes)| key.len() + value.len();
+        match self {
+            Self::Created { call: payload, .. }
+            | Self::Asked { request: payload, .. }
+            | Self::Ended(End::Completed(payload) | End::Failed(payload)) => payload.len(),
+            Self::Message(message) => message.len(),
+            Self::Round { asked, state } => {
+                let asked: usize = asked.iter().map(|(key, request)| pair((key, request))).sum();
+                asked + state.as_ref().map_or(0, Bytes::len)
+            }
+            Self::Answered(responses) => responses.iter().map(|response| pair((&response.key, &response.value))).sum(),
+            Self::Withdrawn { .. } | Self::Ended(End::Cancelled) => 0,
+        }
+    }
+}
+
+/// No payload is for a log.
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Change").field("at", &self.at).field("what", &self.what.kind().1).finish()
+    }
+}
+
+impl Change {
+    /// The record, which [`decode`](Self::decode) reads.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Writer(vec![VERSION, self.what.kind().0]);
+        out.number(self.at);
+        match &self.what {
+            What::Created { limit_ms, retention_ms, call } => {
+                out.option(limit_ms.as_ref(), |out, limit_ms| out.number(*limit_ms));
+                out.number(*retention_ms);
+                out.bytes(call);
+            }
+            What::Message(message) => out.bytes(message.as_bytes()),
+            What::Round { asked, state } => {
+                out.length(asked.len());
+                for (key, request) in asked {
+                    out.bytes(key.as_bytes());
+                    out.bytes(request);
+                }
+                out.option(state.as_ref(), |out, state| out.bytes(state));
+            }
+            What::Asked { ask, request } => {
+                out.number(*ask);
+                out.bytes(request);
+            }
+            What::Withdrawn { ask } => out.number(*ask),
+            What::Answered(responses) => {
+                out.length(responses.len());
+                for Response { key, value } in responses {
+                    out.bytes(key.as_bytes());
+                    out.bytes(value);
+                }
+            }
+            What::Ended(End::Completed(payload) | End::Failed(payload)) => out.bytes(payload),
+            What::Ended(End::Cancelled) => {}
+        }
+        out.0.into()
+    }
+
+    /// Whether a later release wrote this, which alone can read it.
+    pub fn is_newer(record: &[u8]) -> bool {
+        record.first().is_some_and(|version| *version > VERSION)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote. None for anything else.
+    pub fn decode(record: &Bytes) -> Option<Self> {
+        let is_known = record.first() == Some(&VERSION);
+        is_known.then(|| Self::read(Reader(record.slice(1..)))).flatten()
+    }
+
+    fn read(mut from: Reader) -> Option<Self> {
+        let kind = from.byte()?;
+        let at = from.number()?;
+        let what = match kind {
+            1 => What::Created {
+                limit_ms: from.option(Reader::number)?,
+                retention_ms: from.number()?,
+                call: from.bytes()?,
+            },
+            2 => What::Message(from.text()?),
+            3 => What::Round {
+                asked: from.list(|from| Some((from.text()?, from.bytes()?)))?,
+                state: from.option(Reader::bytes)?,
+            },
+            4 => What::Asked { ask: from.number()?, request: from.bytes()? },
+            5 => What::Withdrawn { ask: from.number()? },
+            6 => What::Answered(from.list(|from| Some(Response { key: from.text()?, value: from.bytes()? }))?),
+            7 => What::Ended(End::Completed(from.bytes()?)),
+            8 => What::Ended(End::Failed(from.bytes()?)),
+            9 => What::Ended(End::Cancelled),
+            _ => return None,
+        };
+        from.0.is_empty().then_some(Self { at, what })
+    }
+}
+
+/// Writes the parts of a record. Numbers are big-endian, and bytes come behind their length.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn number(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_be_bytes());
+    }
+
+    fn length(&mut self, length: usize) {
+        // No event is longer: stores take none of that size.
+        self.0.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.length(bytes.len());
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn option<T>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Self, &T)) {
+        self.0.push(u8::from(value.is_some()));
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+}
+
+/// Reads them again.
+struct Reader(Bytes);
+
+impl Reader {
+    fn take(&mut self, length: usize) -> Option<Bytes> {
+        (length <= self.0.len()).then(|| self.0.split_to(length))
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|taken| taken[0])
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        Some(u64::from_be_bytes(self.take(8)?.as_ref().try_into().ok()?))
+    }
+
+    fn length(&mut self) -> Option<usize> {
+        usize::try_from(u32::from_be_bytes(self.take(4)?.as_ref().try_into().ok()?)).ok()
+    }
+
+    fn bytes(&mut self) -> Option<Bytes> {
+        let length = self.length()?;
+        self.take(length)
+    }
+
+    fn text(&mut self) -> Option<Box<str>> {
+        Some(std::str::from_utf8(&self.bytes()?).ok()?.into())
+    }
+
+    fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        match self.byte()? {
+            0 => Some(None),
+            1 => read(self).map(Some),
+            _ => None,
+        }
+    }
+
+    fn list<T>(&mut self, read: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let length = self.length()?;
+        // Each has some bytes, so a list that is longer than the rest ends at once.
+        (0..length).map(|_| read(self)).collect()
+    }
+}
