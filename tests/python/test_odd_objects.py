@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -73,16 +72,9 @@ async def test_a_store_needs_no_more_than_its_two_methods(kind: Any) -> None:
 async def test_a_session_manager_and_its_headers_may_be_of_any_kind() -> None:
     tailrope.install()
     manager = OddManager(SdkServer("x"))
-    headers: Iterator[Any] = iter(
-        [
-            (b"accept", b"application/json, text/event-stream"),
-            (b"content-type", b"application/json"),
-            (b"mcp-protocol-version", b"2025-11-25"),
-            (b"host", b"localhost"),
-        ]
-    )
     async with manager.run():
-        opening = Asgi(manager, "POST", OPEN, headers=headers, raw_path=bytearray(b"/mcp"), root_path=None)
+        opening = Asgi(manager, "POST", OPEN, session=None, raw_path=bytearray(b"/mcp"), root_path=None)
+        opening.scope["headers"] = iter(opening.scope["headers"])
         await opening.task
         assert opening.status == 200 and b'"result"' in opening.body
 
