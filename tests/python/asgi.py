@@ -112,6 +112,22 @@ async def transport(store: Any = None, **options: Any) -> AsyncIterator[tuple[An
         yield made, inbox, outbox
 
 
+@contextlib.asynccontextmanager
+async def running_call(store: Any = None) -> AsyncIterator[tuple[Any, Any, Asgi]]:
+    """A call that the SDK has taken: its transport, the stream for what the SDK sends, and its request."""
+    async with transport(store) as (made, inbox, outbox):
+        call = Asgi(made, "POST", request(1))
+        await inbox.receive()
+        yield made, outbox, call
+
+
+async def end(call: Asgi, outbox: Any) -> None:
+    """Sends the response of the call, which its client gets."""
+    await outbox.send(outgoing({"jsonrpc": "2.0", "id": 1, "result": {}}))
+    await call.task
+    assert b'"result"' in call.body
+
+
 def outgoing(message: dict[str, Any], related: int | str | None = None) -> Any:
     from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
