@@ -125,16 +125,16 @@ def built_rust() -> None:
 
 
 @functools.cache
-def _spawner(kind: Kind) -> Spawner:
-    return Spawner(kind.python, kind.flavor)
+def _spawner(kind: Kind, knows: str) -> Spawner:
+    return Spawner(kind.python, kind.flavor, knows)
 
 
 _spawning = threading.Lock()
 
 
-def spawner(kind: Kind) -> Spawner:
+def spawner(kind: Kind, knows: str = "tailrope") -> Spawner:
     with _spawning:
-        return _spawner(kind)
+        return _spawner(kind, knows)
 
 
 _gates = itertools.count(1)
@@ -177,12 +177,12 @@ class Server:
         # Without one the system chooses.
         command += ["--port", str(port)] if port else []
         env = {**os.environ, **env}
-        is_whole = transport != "stock" and "TAILROPE_TEST_DRIFT" not in env
-        if kind.language == "python" and is_whole:
-            self.process = spawner(kind).start(command[3:], env, self.stderr)
-        else:
+        if kind.language == "python":
             # A stock server is one that never heard of us, so it does not come from a process that imported us.
             # Nor does one whose SDK is changed while it is imported.
+            is_whole = transport != "stock" and "TAILROPE_TEST_DRIFT" not in env
+            self.process = spawner(kind, "tailrope" if is_whole else "nothing").start(command[3:], env, self.stderr)
+        else:
             self.process = subprocess.Popen(
                 command,
                 cwd=TESTS,

@@ -30,14 +30,15 @@ def request(id: int) -> dict[str, Any]:
 
 
 class Asgi:
-    """One ASGI request to a transport. The peer is there until `leave`."""
+    """One ASGI request to a transport or a session manager. The peer is there until `left`."""
 
     def __init__(
         self,
-        transport: Any,
+        served_by: Any,
         method: str,
         body: Any = None,
         *headers: tuple[bytes, bytes],
+        session: str | None = "s1",
         version: str = "1.1",
         raises: Exception | None = None,
         **scope: Any,
@@ -58,13 +59,14 @@ class Asgi:
             "headers": [
                 (b"accept", b"application/json, text/event-stream"),
                 (b"content-type", b"application/json"),
-                (b"mcp-session-id", b"s1"),
                 (b"mcp-protocol-version", b"2025-11-25"),
+                (b"host", b"localhost"),
+                *([(b"mcp-session-id", session.encode())] if session is not None else []),
                 *headers,
             ],
             **scope,
         }
-        self.task = asyncio.ensure_future(transport.handle_request(self.scope, self._receive, self._send))
+        self.task = asyncio.ensure_future(served_by.handle_request(self.scope, self._receive, self._send))
 
     async def _receive(self) -> Part:
         if not self._read:
@@ -108,6 +110,22 @@ async def transport(store: Any = None, **options: Any) -> AsyncIterator[tuple[An
         await outbox.send(outgoing({"jsonrpc": "2.0", "id": 0, "result": result}))
         await opening.task
         yield made, inbox, outbox
+
+
+@contextlib.asynccontextmanager
+async def running_call(store: Any = None) -> AsyncIterator[tuple[Any, Any, Asgi]]:
+    """A call that the SDK has taken: its transport, the stream for what the SDK sends, and its request."""
+    async with transport(store) as (made, inbox, outbox):
+        call = Asgi(made, "POST", request(1))
+        await inbox.receive()
+        yield made, outbox, call
+
+
+async def end(call: Asgi, outbox: Any) -> None:
+    """Sends the response of the call, which its client gets."""
+    await outbox.send(outgoing({"jsonrpc": "2.0", "id": 1, "result": {}}))
+    await call.task
+    assert b'"result"' in call.body
 
 
 def outgoing(message: dict[str, Any], related: int | str | None = None) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from asgi import Asgi, Part, note, outgoing, request, transport, until
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
-pytestmark = [pytest.mark.ours, pytest.mark.one_line, pytest.mark.full]
+pytestmark = [pytest.mark.ours, pytest.mark.one_line]
 
 RESULT = {"jsonrpc": "2.0", "id": 1, "result": {"content": []}}
 

@@ -145,7 +145,9 @@ async def closed(reply: Reply) -> bytes:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("uvicorn-workers", "uvicorn-reload") else pytest.mark.full)
+        pytest.param(
+            name, marks=pytest.mark.one_line if name in ("uvicorn-workers", "uvicorn-reload") else pytest.mark.full
+        )
         for name in HOSTS
     ],
 )

@@ -47,8 +47,7 @@ def test_a_loop_that_was_closed_with_open_connections_harms_no_other() -> None:
         made = tailrope.mcp.StreamableHTTPServerTransport("dead")
         connection = made.connect()
         hold.extend([made, connection, await connection.__aenter__()])
-        listening = Asgi(made, "GET", None, (b"x", b"y"))
-        listening.scope["headers"][2] = (b"mcp-session-id", b"dead")
+        listening = Asgi(made, "GET", session="dead")
         hold.append(listening)
         await until(lambda: listening.sent)
 
@@ -96,8 +95,7 @@ def test_i11_frames_that_wait_on_closed_loops_are_let_go() -> None:
         made = tailrope.mcp.StreamableHTTPServerTransport(name)
         connection = made.connect()
         streams = await connection.__aenter__()
-        listening = Asgi(made, "GET")
-        listening.scope["headers"][2] = (b"mcp-session-id", name.encode())
+        listening = Asgi(made, "GET", session=name)
         witness = Witness()
         witnesses.append(weakref.ref(witness))
         # The frames that serve the request have its scope, and so all of this.

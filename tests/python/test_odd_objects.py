@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import tailrope
 import tailrope.mcp
-from asgi import OPEN, Asgi, outgoing, request, transport
+from asgi import OPEN, Asgi, end, outgoing, running_call
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.streamable_http import EventStore
@@ -61,28 +60,17 @@ class OddManager(Odd, StreamableHTTPSessionManager):
 @pytest.mark.parametrize("kind", [Plain, OddStore])
 async def test_a_store_needs_no_more_than_its_two_methods(kind: Any) -> None:
     store = kind()
-    async with transport(store) as (made, inbox, outbox):
-        call = Asgi(made, "POST", request(1))
-        await inbox.receive()
-        await outbox.send(outgoing({"jsonrpc": "2.0", "id": 1, "result": {}}))
-        await call.task
-        assert b'"result"' in call.body
+    async with running_call(store) as (_, outbox, call):
+        await end(call, outbox)
     assert len(store.rows) > 2
 
 
 async def test_a_session_manager_and_its_headers_may_be_of_any_kind() -> None:
     tailrope.install()
     manager = OddManager(SdkServer("x"))
-    headers: Iterator[Any] = iter(
-        [
-            (b"accept", b"application/json, text/event-stream"),
-            (b"content-type", b"application/json"),
-            (b"mcp-protocol-version", b"2025-11-25"),
-            (b"host", b"localhost"),
-        ]
-    )
     async with manager.run():
-        opening = Asgi(manager, "POST", OPEN, headers=headers, raw_path=bytearray(b"/mcp"), root_path=None)
+        opening = Asgi(manager, "POST", OPEN, session=None, raw_path=bytearray(b"/mcp"), root_path=None)
+        opening.scope["headers"] = iter(opening.scope["headers"])
         await opening.task
         assert opening.status == 200 and b'"result"' in opening.body
 
@@ -120,9 +108,7 @@ async def test_messages_may_be_of_derived_classes() -> None:
     class Derived(ServerMessageMetadata):
         pass
 
-    async with transport() as (made, inbox, outbox):
-        call = Asgi(made, "POST", request(1))
-        await inbox.receive()
+    async with running_call() as (_, outbox, call):
         item = outgoing({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}})
         message = derived(_sdk.unwrap(item.message))
         await outbox.send(SessionMessage(wrapped(message), metadata=Derived(related_request_id=1)))

@@ -131,23 +131,17 @@ async def test_session_managers_of_one_engine_relay_nothing_to_each_other(addres
     tailrope.install(store=address)
     one, two = StreamableHTTPSessionManager(SdkServer("one")), StreamableHTTPSessionManager(SdkServer("two"))
     async with one.run(), two.run():
-        opening = Asgi(one, "POST", OPEN)
-        opening.scope["headers"] = [header for header in opening.scope["headers"] if header[0] != b"mcp-session-id"]
+        opening = Asgi(one, "POST", OPEN, session=None)
         await opening.task
-        session_id = dict(opening.sent[0]["headers"])[b"mcp-session-id"]
+        session_id = dict(opening.sent[0]["headers"])[b"mcp-session-id"].decode()
         listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         for method, body in (("POST", listing), ("DELETE", None)):
-            asked = Asgi(two, method, body)
-            asked.scope["headers"] = [*asked.scope["headers"], (b"mcp-session-id", session_id)]
-            asked.scope["headers"] = [header for header in asked.scope["headers"] if header[1] != b"s1"]
+            asked = Asgi(two, method, body, session=session_id)
             await asked.task
             assert asked.status == 404, "it is here, and none of this manager's"
         # A stream is read by any manager of the same server, and by none of another one.
         for path, status in (("/other", 404), ("/mcp", 200)):
-            asked = Asgi(two, "GET", None)
-            asked.scope["path"] = path
-            asked.scope["headers"] = [*asked.scope["headers"], (b"mcp-session-id", session_id)]
-            asked.scope["headers"] = [header for header in asked.scope["headers"] if header[1] != b"s1"]
+            asked = Asgi(two, "GET", session=session_id, path=path)
             await asked.got.wait()
             assert asked.status == status, "O7"
             asked.left.set()

@@ -12,7 +12,7 @@ import anyio
 import pytest
 import tailrope
 import tailrope.mcp
-from asgi import Asgi, note, outgoing, request, transport
+from asgi import Asgi, end, note, outgoing, running_call, transport
 from mcp.server.streamable_http import EventMessage, EventStore
 from tailrope import _runtime
 from tailrope.mcp import _sdk
@@ -55,18 +55,14 @@ async def surrogate(_event_id: str) -> str:
 @pytest.mark.parametrize("answer", [cancelled, surrogate])
 async def test_i9_whatever_a_store_does_its_event_is_settled(answer: Any) -> None:
     store = Store()
-    async with transport(store) as (made, inbox, outbox):
-        call = Asgi(made, "POST", request(1))
-        await inbox.receive()
+    async with running_call(store) as (_, outbox, call):
         store.answer = answer
         async with asyncio.timeout(60):
             with pytest.raises(tailrope.TailropeError):
                 await outbox.send(outgoing(note(1), 1))
         store.answer = None
         async with asyncio.timeout(60):
-            await outbox.send(outgoing({"jsonrpc": "2.0", "id": 1, "result": {}}))
-            await call.task
-        assert b'"result"' in call.body
+            await end(call, outbox)
 
 
 @pytest.mark.parametrize("bad", [7, "\udc80", b"7"])
@@ -89,9 +85,7 @@ async def send_without_answer() -> AsyncIterator[tuple[Any, Any, Asgi, asyncio.F
         await asyncio.Event().wait()
         return ""
 
-    async with transport(store) as (made, inbox, outbox):
-        call = Asgi(made, "POST", request(1))
-        await inbox.receive()
+    async with running_call(store) as (made, outbox, call):
         store.answer = never
         sending = asyncio.ensure_future(outbox.send(outgoing(note(1), 1)))
         await asyncio.sleep(0.02)

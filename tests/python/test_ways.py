@@ -270,9 +270,7 @@ def test_status_and_the_log_tell_what_is_in_force_for_single_servers(
 async def ask(manager: Any) -> None:
     """A client of revision 2025-11-25 opens a session."""
     async with manager.run():
-        opening = Asgi(manager, "POST", OPEN)
-        # A session that is asked for by name is not there.
-        opening.scope["headers"] = [header for header in opening.scope["headers"] if header[0] != b"mcp-session-id"]
+        opening = Asgi(manager, "POST", OPEN, session=None)
         await opening.task
         assert opening.status == 200, opening.body
 

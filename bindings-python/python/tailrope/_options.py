@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from tailrope._native import Store
@@ -208,6 +209,37 @@ def checked_paces(paces: object) -> dict[str, dict[str, Any]]:
             msg = f"pace maps names of tools to tailrope.Pace(...), not {pattern!r} to {pace!r}"
             raise ValueError(msg)
     return {pattern: dict(pace.options) for pattern, pace in paces.items()}
+
+
+def checked_principal(principal: Any) -> Any:
+    if principal is not None and (not callable(principal) or iscoroutinefunction(principal)):
+        msg = f"principal must be a plain function that takes a request and returns a str or None, not {principal!r}"
+        raise ValueError(msg)
+    return principal
+
+
+def checked_name(name: Any) -> str:
+    if name is None:
+        return ""
+    if not isinstance(name, str) or not name:
+        msg = f"server_name must be a str that is not empty, not {name!r}"
+        raise ValueError(msg)
+    return name
+
+
+def checked_hook(hook: Any) -> Any:
+    if hook is not None and not callable(hook):
+        msg = f"on_adopted must be a function that takes an AdoptedSession, not {hook!r}"
+        raise ValueError(msg)
+    return hook
+
+
+def checked_list(option: str, of: str, names: Any) -> list[str]:
+    is_list = isinstance(names, Sequence) and not isinstance(names, str | bytes)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        msg = f"{option} must be a list of names of {of}, not {names!r}"
+        raise ValueError(msg)
+    return list(names)
 
 
 def check_store(store: object) -> None:

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import copy
 import logging
 import multiprocessing
 import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import Context
-from inspect import iscoroutinefunction
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
 from tailrope._errors import TailropeError
 from tailrope._native import Engine, Signal, Store, Waiters, before_fork, forked, set_log_level
 from tailrope._native import open_store as _open_store
-from tailrope._options import MEMORY, STORE_OPTIONS, Options, check_names, check_store, checked_paces
+from tailrope._options import (
+    MEMORY,
+    STORE_OPTIONS,
+    Options,
+    check_names,
+    check_store,
+    checked_hook,
+    checked_list,
+    checked_name,
+    checked_paces,
+    checked_principal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +46,7 @@ _lock = threading.Lock()
 _engines: weakref.WeakSet[Runtime] = weakref.WeakSet()
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Loop] = weakref.WeakKeyDictionary()
 _current = threading.local()
+_tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
 _left_in = 0
 """The child of `multiprocessing` that leaves at its end."""
 
@@ -150,6 +161,15 @@ class Server(Protocol):
         """The engine says that the session is idle, or has ended by itself. Called on any thread."""
 
 
+class Tenure:
+    """A server that runs. A drain that begins meanwhile is for every session that it will ever open."""
+
+    def __init__(self) -> None:
+        self.is_drained = False
+        with _lock:
+            _tenures.add(self)
+
+
 class Runtime:
     """An engine with its options, made when it is first needed and again after a fork.
 
@@ -162,13 +182,13 @@ class Runtime:
         check_names(options, Options.__optional_keys__)
         check_store(store)
         options = dict(options)
-        self.principal: Callable[[Request], str | None] | None = _checked_principal(options.pop("principal", None))
-        self.server_name = _checked_name(options.pop("server_name", None))
-        self.relayed_headers = _checked_list("relayed_headers", "headers", options.pop("relayed_headers", ()))
-        self.relayed_state = _checked_list(
+        self.principal: Callable[[Request], str | None] | None = checked_principal(options.pop("principal", None))
+        self.server_name = checked_name(options.pop("server_name", None))
+        self.relayed_headers = checked_list("relayed_headers", "headers", options.pop("relayed_headers", ()))
+        self.relayed_state = checked_list(
             "relayed_state", "members of scope['state']", options.pop("relayed_state", ())
         )
-        self.on_adopted: Callable[[AdoptedSession], Any] | None = _checked_hook(options.pop("on_adopted", None))
+        self.on_adopted: Callable[[AdoptedSession], Any] | None = checked_hook(options.pop("on_adopted", None))
         of_store = {name: value for name, value in options.items() if name in STORE_OPTIONS}
         # Gives the event store that a user wrote, which then holds the events; None where ours does.
         self.host_store = host_store
@@ -180,7 +200,7 @@ class Runtime:
             raise ValueError(msg)
         self.options = {name: value for name, value in options.items() if name not in STORE_OPTIONS}
         if "identity_headers" in self.options:
-            names = _checked_list("identity_headers", "headers", self.options["identity_headers"])
+            names = checked_list("identity_headers", "headers", self.options["identity_headers"])
             self.options["identity_headers"] = [name.lower() for name in names]
         if "pace" in self.options:
             self.options["pace"] = checked_paces(self.options["pace"])
@@ -199,11 +219,43 @@ class Runtime:
         self.servers: weakref.WeakValueDictionary[str, Server] = weakref.WeakValueDictionary()
         # Of its store, so it stays; known with the first engine.
         self.answers_elsewhere: bool | None = None
+        self._begin()
+        with _lock:
+            _engines.add(self)
+
+    def _begin(self) -> None:
         self._opening = threading.Lock()
         self._engine: Engine | None = None
         self._hook_log: HookLog | None = None
-        with _lock:
-            _engines.add(self)
+        self._drain: _Drain | None = None
+        self._next: Runtime | None = None
+
+    @property
+    def current(self) -> Runtime:
+        """The engine of what is made from now on. A drain is for what was there: its engine drains for ever."""
+        while self._next is None:
+            if self._drain is None or self.drained(self._drain.within_ms) is None:
+                return self
+            renewed = copy.copy(self)
+            renewed.servers = weakref.WeakValueDictionary()
+            renewed._begin()
+            with _lock:
+                if self._next is None:
+                    self._next = renewed
+                    _engines.add(renewed)
+        # Those in between are let go.
+        self._next = self._next.current
+        return self._next
+
+    def drain(self, drain: _Drain) -> None:
+        """Begins a drain, also of an engine that is still to be made."""
+        self._drain = drain
+        if self._engine is not None:
+            self._engine.drain(drain.retry_ms, drain.spread_ms)
+
+    def drained(self, within_ms: int | None) -> bool | None:
+        """Whether a drain left nothing, once it is over."""
+        return True if self._engine is None else self._engine.drained(within_ms)
 
     @property
     def engine(self) -> Engine:
@@ -219,6 +271,9 @@ class Runtime:
                     engine = Engine(self.host_store is not None, self.store, **self.options)
                     self._engine = engine
                     _leave_with_multiprocessing()
+                drain = self._drain
+            if drain is not None:
+                self.drain(drain)
         return self._engine
 
     async def ready(self) -> None:
@@ -264,38 +319,9 @@ class Runtime:
         if self._engine is not None:
             self._engine.mark_forked()
             self._engine = self._hook_log = None
+        # It was the parent that went away.
+        self._drain = None
         self.servers.clear()
-
-
-def _checked_principal(principal: Any) -> Any:
-    if principal is not None and (not callable(principal) or iscoroutinefunction(principal)):
-        msg = f"principal must be a plain function that takes a request and returns a str or None, not {principal!r}"
-        raise ValueError(msg)
-    return principal
-
-
-def _checked_name(name: Any) -> str:
-    if name is None:
-        return ""
-    if not isinstance(name, str) or not name:
-        msg = f"server_name must be a str that is not empty, not {name!r}"
-        raise ValueError(msg)
-    return name
-
-
-def _checked_hook(hook: Any) -> Any:
-    if hook is not None and not callable(hook):
-        msg = f"on_adopted must be a function that takes an AdoptedSession, not {hook!r}"
-        raise ValueError(msg)
-    return hook
-
-
-def _checked_list(option: str, of: str, names: Any) -> list[str]:
-    is_list = isinstance(names, Sequence) and not isinstance(names, str | bytes)
-    if not is_list or not all(isinstance(name, str) for name in names):
-        msg = f"{option} must be a list of names of {of}, not {names!r}"
-        raise ValueError(msg)
-    return list(names)
 
 
 SERVES_ON_ASYNCIO = (
@@ -352,19 +378,36 @@ def stats() -> dict[str, int]:
     (`closes_*`) and `connections_lost`. Several engines are added up.
     """
     total: dict[str, int] = dict(Engine().stats())
+    counted: set[int] = set()
     for runtime in runtimes():
-        for name, value in runtime.stats().items():
-            total[name] += value
+        stats, store = runtime.stats(), id(runtime.store)
+        for name, value in stats.items():
+            total[name] += 0 if store in counted and name in _OF_STORE else value
+        if stats and runtime.store is not None:
+            counted.add(store)
     return total
 
 
-def drain_now(retry_ms: int | None = None, spread_ms: int | None = None) -> list[Engine]:
+_OF_STORE = ("streams", "events", "bytes")
+"""What the engines of one store count together."""
+
+
+class _Drain(NamedTuple):
+    retry_ms: int | None
+    spread_ms: int | None
+    within_ms: int | None
+
+
+def drain_now(retry_ms: int | None = None, spread_ms: int | None = None, within_ms: int | None = None) -> list[Runtime]:
     """Begins the drain of every engine, without waiting for it, and gives them. Any thread may call it."""
-    engines = [runtime._engine for runtime in runtimes() if runtime._engine is not None]
-    for engine in engines:
-        engine.drain(retry_ms, spread_ms)
+    with _lock:
+        for tenure in _tenures:
+            tenure.is_drained = True
+    draining = runtimes()
+    for runtime in draining:
+        runtime.drain(_Drain(retry_ms, spread_ms, within_ms))
     arm_drain()
-    return engines
+    return draining
 
 
 def arm_drain() -> None:
@@ -381,11 +424,12 @@ async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, wi
     """Closes every connection because the process is going away, and lets calls run on that other processes can show.
 
     Each connection ends with an id and a `retry`, so that its client comes back; what connects meanwhile gets its
-    priming event and ends as well. With a store that several processes share, clients go on at another process: they
-    are sent there what their calls still send here, and a session goes there as soon as no call of it runs here.
+    priming event and ends as well, and no session is opened (503). Session managers that run, and transports that are
+    there, are drained for ever; those that begin once this is over are not. With a store that several processes share,
+    clients go on at another process: they are sent there what their calls still send here, and a session goes there as
+    soon as no call of it runs here.
     Calls of clients that cannot be told to come back (those of a revision before 2025-11-25, and those that are
     answered in JSON) run on; those that still run when `drain_within_ms` is over get a JSON-RPC error.
-    There is no way back: a process that serves on calls `tailrope.install()` again, for new sessions.
 
     Args:
         retry_ms: when clients come back at the earliest, in milliseconds: what the restart takes. Default 5,000, or the
@@ -398,10 +442,10 @@ async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, wi
     Returns:
         Whether nothing is left: no connection, and no call that another process could show the end of.
     """
-    engines = drain_now(retry_ms, spread_ms)
     # It waits on no other kind of loop.
     running_loop()
-    while None in (left := [engine.drained(within_ms) for engine in engines]):
+    draining = drain_now(retry_ms, spread_ms, within_ms)
+    while None in (left := [runtime.drained(within_ms) for runtime in draining]):
         await asyncio.sleep(DRAIN_POLL_S)
     return all(left)
 

@@ -1,8 +1,9 @@
-"""Test servers from one process that has imported everything: python -m servers.python.spawner FLAVOR FD
+"""Test servers from one process that has imported everything: python -m servers.python.spawner FLAVOR KNOWS FD
 
 A server costs its run then, and not the second of imports before it, and is a process of its own all the same: it runs
 and ends as `python -m servers.python.app` does, to the exit of its interpreter; with `-c` and a program as arguments
-that program runs instead. FD is a socket of packets; each brings
+that program runs instead. KNOWS is `tailrope`, or `nothing`: then its servers come from a process that never heard of
+us, and import the SDK's servers themselves, so that `drift` may change these. FD is a socket of packets; each brings
 `{"arguments", "env"}` with the descriptors of the server's standard output, its standard error and the socket that gets
 its process id and, when it has ended, its exit code. `Spawned` is the other end, shaped like `subprocess.Popen`.
 """
@@ -10,7 +11,8 @@ its process id and, when it has ended, its exit code. `Spawned` is the other end
 from __future__ import annotations
 
 import contextlib
-import importlib
+import gc
+import importlib.util
 import json
 import os
 import select
@@ -30,7 +32,6 @@ NUMBER = struct.Struct("q")
 COMMON = (
     "anyio._backends._asyncio",
     "fastapi",
-    "tailrope.mcp",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.auto",
     "uvloop",
@@ -43,6 +44,8 @@ LIBRARY = {
     "byhand": ("mcp.server.lowlevel",),
     "fastmcp4": ("fastmcp.server.http", "fastmcp.server.server"),
 }
+# Of the SDK, without its transports.
+TYPES = "mcp_types" if importlib.util.find_spec("mcp_types") else "mcp.types"
 
 
 class Spawned:
@@ -90,9 +93,9 @@ class Spawned:
 class Spawner:
     """The process that has imported what servers of one flavour need. It ends with this one."""
 
-    def __init__(self, python: str, flavor: str) -> None:
+    def __init__(self, python: str, flavor: str, knows: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [python, "-m", "servers.python.spawner", flavor, str(theirs.fileno())]
+        command = [python, "-m", "servers.python.spawner", flavor, knows, str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(command, cwd=TESTS, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
@@ -136,11 +139,19 @@ def next_server(requests: socket.socket) -> list[str] | None:
             os.close(descriptor)
 
 
-def main(flavor: str, descriptor: str) -> None:
-    for module in (*LIBRARY[flavor], *COMMON):
-        importlib.import_module(module)
-    from .app import main as serve
-
+def main(flavor: str, knows: str, descriptor: str) -> None:
+    if knows == "tailrope":
+        for module in (*LIBRARY[flavor], *COMMON, "tailrope.mcp", "servers.python.app"):
+            importlib.import_module(module)
+    else:
+        # Most of the time goes into the types.
+        for module in (TYPES, *COMMON):
+            importlib.import_module(module)
+        # mcp 1.x has its servers in the same package.
+        for module in [name for name in sys.modules if name.startswith("mcp.server")]:
+            del sys.modules[module]
+        gc.collect()
+        assert not {"tailrope", "mcp.server.streamable_http"} & sys.modules.keys()
     assert threading.active_count() == 1, threading.enumerate()
     # Who waits for a server is not waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -152,6 +163,8 @@ def main(flavor: str, descriptor: str) -> None:
         # As the interpreter runs it: what it has made is there until the interpreter has ended.
         exec(arguments[1], vars(sys.modules["__main__"]))
         return
+    from .app import main as serve
+
     serve(arguments)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import weakref
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
 from tailrope._native import Store
 from tailrope._options import MEMORY, check_prefer_resumable, is_disabled
-from tailrope._runtime import Runtime
+from tailrope._runtime import Runtime, Tenure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http import EventStore as SdkEventStore
 
 logger = logging.getLogger("tailrope")
+
+serving: ContextVar[Tenure | None] = ContextVar("tailrope_serving", default=None)
+"""The session manager whose request this is, where it runs."""
 
 
 class OwnStore:
@@ -57,8 +61,14 @@ class Way:
     def runtime_for(self, event_store: SdkEventStore | None) -> Runtime | None:
         """The engine for a session of a server with this event store; None where the SDK's transport has to serve.
 
-        A store that the server was given wins over the way's own.
+        A store that the server was given wins over the way's own. A server that a drain was for stays with the engine
+        that drains.
         """
+        runtime = self._first_for(event_store)
+        tenure = serving.get()
+        return runtime if runtime is None or (tenure is not None and tenure.is_drained) else runtime.current
+
+    def _first_for(self, event_store: SdkEventStore | None) -> Runtime | None:
         if is_disabled() or self.transport == "stock":
             return None
         inner = unwrap(event_store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrope._options import is_disabled
-from tailrope.mcp import _adopting, _elsewhere, _engage, _sdk, _server
+from tailrope.mcp import _adopting, _elsewhere, _engage, _hosts, _sdk, _server
 from tailrope.mcp._answer import write_refusal
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ class _Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         _sdk.settle_headers(scope)
         _server.came(scope)
+        token = _engage.serving.set(_hosts.tenure_of(self._manager))
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            _engage.serving.reset(token)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         runtime = self._way.runtime_for(self._manager.event_store)
         await (runtime or self._way.runtime).ready()
         await _adopting.settled(self._manager, scope)

@@ -19,7 +19,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from tailrope import _runtime
-from tailrope._runtime import arm_drain, drain_ends_at, drain_now, flush_stores
+from tailrope._runtime import Tenure, arm_drain, drain_ends_at, drain_now, flush_stores
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -80,6 +80,15 @@ _lifespans: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 """The tasks that run session managers. Once there are sessions, all that is left for them to do is to end."""
 
 
+_TENURE = "_tailrope_tenure"
+"""The member of a session manager that runs."""
+
+
+def tenure_of(manager: Any) -> Tenure | None:
+    tenure: Tenure | None = vars(manager).get(_TENURE)
+    return tenure
+
+
 def is_leaving() -> bool:
     """Whether the running task ends sessions only because what serves them ends: it is cancelled, or a lifespan.
 
@@ -103,7 +112,7 @@ async def calls_end() -> None:
 
 
 @asynccontextmanager
-async def running(stock: AbstractAsyncContextManager[None]) -> AsyncGenerator[None, None]:
+async def running(manager: Any, stock: AbstractAsyncContextManager[None]) -> AsyncGenerator[None, None]:
     """Runs a session manager as the SDK does. Sessions that are open at its end stay in the store.
 
     Raises:
@@ -112,6 +121,7 @@ async def running(stock: AbstractAsyncContextManager[None]) -> AsyncGenerator[No
     _runtime.running_loop()
     # A host may have been imported since.
     patch()
+    vars(manager)[_TENURE] = Tenure()
     if (lifespan := asyncio.current_task()) is not None:
         _lifespans.add(lifespan)
     async with stock:
@@ -122,7 +132,7 @@ async def running(stock: AbstractAsyncContextManager[None]) -> AsyncGenerator[No
 def _sdk_run(stock: Any) -> Any:
     @wraps(stock)
     def run(self: Any) -> Any:
-        return running(stock(self))
+        return running(self, stock(self))
 
     return run
 

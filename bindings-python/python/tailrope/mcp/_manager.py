@@ -69,7 +69,7 @@ class Managing:
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[None, None]:
         """Runs the manager. Sessions that are open at its end stay in the store, for the next process."""
-        async with _hosts.running(cast("Any", super()).run()):
+        async with _hosts.running(self, cast("Any", super()).run()):
             yield
 
 
