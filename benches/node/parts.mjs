@@ -141,24 +141,19 @@ async function engineAlone() {
   const engine = new Engine(store, { keepAliveMs: 0 }, ...Array(3).fill(() => {}));
   const session = engine.openSession('alone', '', undefined, 2, [REVISION], 10);
   const head = { method: 'POST', accept: 'application/json, text/event-stream', contentType: 'application/json' };
-  const ask = (admission) => {
-    const connection = session.open(admission, false);
-    session.received(admission);
-    return connection;
-  };
   const answer = (connection, id) => {
     session.respond(id, `{"jsonrpc":"2.0","id":${id},"result":{"content":[{"type":"text","text":"hello"}]}}`);
     while (!connection.poll(1 << 18).end);
     connection.lost();
   };
   const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"${REVISION}"}}`;
-  answer(ask(engine.admit(head, initialize, false, 2, [REVISION])), 0);
+  answer(session.open(engine.admit(head, initialize, false, 2, [REVISION]), false), 0);
   const inSession = { ...head, sessionId: 'alone', protocolVersion: REVISION };
   const params = JSON.stringify(call(1, 'echo', { text: 'hello' }).params);
   let id = 0;
   const open = () => {
     const text = `{"jsonrpc":"2.0","id":${++id},"method":"tools/call","params":${params}}`;
-    return ask(session.admit(inSession, text, false));
+    return session.enter(inSession, text, false, true);
   };
   const echo = (times) => {
     for (let i = 0; i < times; i++) {

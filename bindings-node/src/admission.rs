@@ -6,7 +6,7 @@ use tailrope_core::engine::Engine;
 use tailrope_core::exchange::{self, Action, Principal, Unidentified};
 use tailrope_core::protocol::{self, Dialect};
 
-/// A body: text, or bytes that are none.
+/// A body: text, or bytes.
 pub(crate) type JsBody<'a> = Either<String, &'a [u8]>;
 
 /// What is known of the sender of a request: see the core's `Requester`. Of `credentials`, each name is followed by its value.
@@ -81,6 +81,13 @@ const IS_INITIALIZE: u32 = 8;
 const CANCELS: u32 = 16;
 const ANSWERS: u32 = 32;
 const REWRITTEN: u32 = 64;
+
+impl Admission {
+    /// Whether it is one request, or several, and nothing beside them, which the handlers are given as they came.
+    pub(crate) fn is_plain_call(&self) -> bool {
+        self.facts() == CALL
+    }
+}
 
 #[napi]
 impl Admission {

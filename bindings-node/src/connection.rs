@@ -61,8 +61,9 @@ pub struct Polled<'env> {
     pub data: Option<Either<String, BufferSlice<'env>>>,
     /// The connection ends after the data.
     pub end: bool,
-    /// When the engine has to be ticked at the latest.
-    pub wait_ms: f64,
+    /// When the engine has to be ticked at the latest; absent where the writer does not wait, but polls again behind the data,
+    /// or ends.
+    pub wait_ms: Option<f64>,
 }
 
 #[napi]
@@ -81,7 +82,8 @@ impl Connection {
             self.head.set(poll.head);
         }
         let data = if poll.is_empty() { None } else { Some(join(env, &poll)?) };
-        let wait_ms = number(self.connection.wait_ms(&poll));
+        let waits = !poll.more && poll.end.is_none();
+        let wait_ms = waits.then(|| number(self.connection.wait_ms(&poll)));
         self.waiters.flush(env);
         Ok(Polled { head: self.packed_head(), data, end: poll.end.is_some(), wait_ms })
     }

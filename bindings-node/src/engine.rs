@@ -99,12 +99,6 @@ impl Engine {
         self.engine.answers_elsewhere()
     }
 
-    /// Whether nothing is held that time would have to free: then `tick` has nothing to do.
-    #[napi]
-    pub fn is_idle(&self) -> bool {
-        self.engine.is_idle()
-    }
-
     /// Whether sessions may live in other processes: see `lookUpSession`.
     #[napi]
     pub fn outlives_process(&self) -> bool {
@@ -326,12 +320,14 @@ impl Engine {
     }
 
     /// Does what time asks for. Returns the names of the sessions that are idle, for the host to close them, and of those that
-    /// have ended by themselves: for newer ones, or because another process took them over.
+    /// have ended by themselves: for newer ones, or because another process took them over. None where there is no such session, and
+    /// nothing is held that time would have to free: then there is nothing to tick for.
     #[napi(catch_unwind)]
-    pub fn tick(&self, env: &Env) -> Vec<String> {
+    pub fn tick(&self, env: &Env) -> Option<Vec<String>> {
         let idle = self.engine.tick();
         self.waiters.flush(env);
-        idle.iter().map(|session| session.name().to_owned()).collect()
+        let is_over = idle.is_empty() && self.engine.is_idle();
+        (!is_over).then(|| idle.iter().map(|session| session.name().to_owned()).collect())
     }
 
     /// Milliseconds until `tick` is due.

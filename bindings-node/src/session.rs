@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use napi::bindgen_prelude::{Either, Env};
+use napi::bindgen_prelude::{Either, Either3, Env, Function};
 use napi_derive::napi;
 use tailrope_core::engine::{self, OutgoingKind, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms, Turn};
@@ -13,7 +13,7 @@ use tailrope_core::store::{HostReplay, HostRequest};
 use crate::admission::{Admission, Head, JsBody, Refusal, Requester, body_bytes};
 use crate::adopted::Offer;
 use crate::connection::Connection;
-use crate::convert::{JsRequestId, Result, invalid, number, payload, request_id, spelled, to_js_error};
+use crate::convert::{JsRequestId, Result, internal, invalid, number, payload, request_id, spelled, to_js_error};
 use crate::posted::Posted;
 use crate::waiters::Waiters;
 
@@ -133,6 +133,42 @@ impl Session {
                 Either::B(Refusal::new(&refusal, self.dialect))
             }
         }
+    }
+
+    /// Examines an HTTP request, and opens the connection that it asks for: a `Connection`, or a `Refusal`. An `Admission` where the
+    /// host has something to do first: for what asks for no connection, for a call that is more than requests, and for a call that is
+    /// not to be opened by `opens_calls`, which is asked when the call is admitted.
+    #[napi(catch_unwind)]
+    pub fn enter(
+        &self,
+        env: &Env,
+        head: Head,
+        body: JsBody<'_>,
+        json_response: bool,
+        opens_calls: Either<bool, Function<'_, (), bool>>,
+    ) -> Result<Either3<Connection, Admission, Refusal>> {
+        let admission = match self.admit(env, head, body, json_response) {
+            Either::A(admission) => admission,
+            Either::B(refusal) => return Ok(Either3::C(refusal)),
+        };
+        let is_reader = match admission.0.action() {
+            Action::Listen | Action::Resume => true,
+            Action::Call => false,
+            _ => return Ok(Either3::B(admission)),
+        };
+        let opens = is_reader
+            || admission.is_plain_call()
+                && match opens_calls {
+                    Either::A(opens) => opens,
+                    Either::B(asked) => asked.call(()).map_err(internal)?,
+                };
+        if !opens {
+            return Ok(Either3::B(admission));
+        }
+        Ok(match self.open(env, &admission, json_response && !is_reader)? {
+            Either::A(connection) => Either3::A(connection),
+            Either::B(refusal) => Either3::C(refusal),
+        })
     }
 
     /// Opens the connection that an admitted request asks for: a `Connection`, or a `Refusal`.

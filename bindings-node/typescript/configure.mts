@@ -1,6 +1,7 @@
 // The options of this thread's engines.
+import type { ConfigureOptions } from './engine-options.mjs';
 import { invalid } from './errors.mjs';
-import { type ConfigureOptions, Runtime, state, writeLog } from './runtime.mjs';
+import { Runtime, state, writeLog } from './runtime.mjs';
 import { status } from './status.mjs';
 
 /**

@@ -1,16 +1,10 @@
 // What belongs to no SDK line.
 export { configure } from './configure.mjs';
+export { type DrainOptions, drain } from './drain.mjs';
+export type { ConfigureOptions, EngineOptions } from './engine-options.mjs';
 export { type ErrorCode, type ErrorDetails, TailropeError } from './errors.mjs';
 export type { PaceOptions } from './pace.mjs';
-export {
-  type ConfigureOptions,
-  type DrainOptions,
-  drain,
-  type EngineOptions,
-  type LogLevel,
-  setLog,
-  stats,
-} from './runtime.mjs';
+export { type LogLevel, setLog, stats } from './runtime.mjs';
 export { type CloseOptions, closeSSEStream, closeStandaloneSSEStream, type HandlerContext } from './server/close.mjs';
 export type { Principal } from './server/requester.mjs';
 export type { OwnOptions } from './server/transport-options.mjs';

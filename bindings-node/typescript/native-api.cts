@@ -2,7 +2,7 @@
 
 /** A JSON-RPC id; `1` and `"1"` are two ids. */
 export type RequestId = number | string;
-/** A body: text, or bytes that are none. */
+/** A body: text, or bytes. */
 export type Body = string | Uint8Array;
 /** Up to 16 KiB a string, and then a Buffer. */
 export type Frames = string | Buffer;
@@ -42,8 +42,8 @@ export interface Polled {
   data?: Frames;
   /** The connection ends after the data. */
   end: boolean;
-  /** When the engine has to be ticked at the latest. */
-  waitMs: number;
+  /** When the engine has to be ticked at the latest; absent where the writer does not wait, but polls again behind the data, or ends. */
+  waitMs?: number;
 }
 
 /**
@@ -203,6 +203,17 @@ export declare class Session {
   setKeepAliveMs(keepAliveMs: number): void;
   /** Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. */
   admit(head: Head, body: Body, jsonResponse: boolean): Admission | Refusal;
+  /**
+   * Examines an HTTP request, and opens the connection that it asks for. An `Admission` where the host has something to do
+   * first: for what asks for no connection, for a call that is more than requests, and for a call that is not to be opened by
+   * `opensCalls`, which is asked when the call is admitted.
+   */
+  enter(
+    head: Head,
+    body: Body,
+    jsonResponse: boolean,
+    opensCalls: boolean | (() => boolean),
+  ): Connection | Admission | Refusal;
   /** Opens the connection that an admitted request asks for. */
   open(admission: Admission, jsonResponse: boolean): Connection | Refusal;
   /**
@@ -404,8 +415,6 @@ export declare class Engine {
   static setLogLevel(level: string): void;
   /** Whether messages may be stored later: see `Session.takeOutcomes`. */
   answersElsewhere(): boolean;
-  /** Whether nothing is held that time would have to free: then `tick` has nothing to do. */
-  isIdle(): boolean;
   /** Whether sessions may live in other processes: see `lookUpSession`. */
   outlivesProcess(): boolean;
   /** Tells what other threads have woken. */
@@ -441,9 +450,10 @@ export declare class Engine {
   hookLog(): HookLog;
   /**
    * Does what time asks for. Returns the names of the sessions that are idle, for the host to close them, and of those that
-   * have ended by themselves: for newer ones, or because another process took them over.
+   * have ended by themselves: for newer ones, or because another process took them over. Null where there is no such session,
+   * and nothing is held that time would have to free: then there is nothing to tick for.
    */
-  tick(): string[];
+  tick(): string[] | null;
   /** Milliseconds until `tick` is due. */
   dueInMs(): number;
   /** Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them. */

@@ -49,7 +49,7 @@ const { loaded } = native;
 if (loaded === undefined) {
   throw unloaded();
 }
-export const { ClientOptions, ClientStream, Engine, Refusal, Store, probe } = loaded;
+export const { Admission, ClientOptions, ClientStream, Engine, Refusal, Store, probe } = loaded;
 
 export type Admission = api.Admission;
 export type Adopted = api.Adopted;

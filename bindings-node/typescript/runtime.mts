@@ -2,107 +2,19 @@
 //
 // Everything belongs to one JavaScript thread: a worker that imports this has engines of its own.
 import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
-
+import type { ConfigureOptions, EngineOptions } from './engine-options.mjs';
 import { invalid, ours } from './errors.mjs';
 import { callHost, traceOf } from './host.mjs';
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { ENGINE_OPTIONS, STORE_OPTIONS } from './option-names.mjs';
 import { checkNames } from './options.mjs';
-import { checkedPaces, type PaceOptions } from './pace.mjs';
+import { checkedPaces } from './pace.mjs';
 import type { Exchange } from './server/exchange.mjs';
-import { checkPrincipal, type Principal } from './server/requester.mjs';
+import { checkPrincipal, IDENTITY_HEADERS, type Principal } from './server/requester.mjs';
 import type { Seam } from './server/seam.mjs';
-import { checkMs, checkServerName } from './server/transport-options.mjs';
-import { boundsOf, type Store, type StoreOptions, storeOf } from './store/open.mjs';
+import { checkServerName } from './server/transport-options.mjs';
+import { boundsOf, storeOf } from './store/open.mjs';
 import type { HostStore } from './store/user-store.mjs';
-
-/**
- * Options of an engine, and of its store where that is opened with it. What is not named keeps its default. Durations
- * are in milliseconds, sizes in bytes.
- */
-export interface EngineOptions extends StoreOptions {
-  /** Names users, for transports that name none of their own. Default none. */
-  principal?: Principal;
-  /**
-   * How long a connection may be silent before a comment is written; a transport's `keepAliveMs` wins. 0 switches it off.
-   * Default 15,000.
-   */
-  keepAliveMs?: number;
-  /**
-   * How calls are paced, by the name of their tool. A name that ends in `*` stands for all that begin so; the most specific name
-   * counts. Default none.
-   */
-  pace?: Record<string, PaceOptions>;
-  /** How long a client waits before it comes back; a transport's `retryInterval` wins. Default 3,000. */
-  retryMs?: number;
-  /**
-   * The engine closes a connection at this age, with jitter, and the client resumes; a connection whose reader takes nothing
-   * for so long is cut. 0 (the default) switches it off.
-   */
-  maxConnectionMs?: number;
-  /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
-  maxConnectionBytes?: number;
-  /** A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB. */
-  warnEventBytes?: number;
-  /**
-   * Sessions open at once. For a further one the idlest session of the same user ends; where none is idle, it is refused with
-   * status 503. Default 10,000.
-   */
-  maxSessions?: number;
-  /**
-   * Sessions of one user open at once, likewise. Requests without any credential have no user: only `maxSessions` bounds
-   * theirs. Default 1,000.
-   */
-  maxSessionsPerPrincipal?: number;
-  /** Requests of one session that may run at once; further ones are answered with status 429. Default 1,000. */
-  maxRequestsPerSession?: number;
-  /** A session that is idle for so long ends. 0 switches it off. Default 1,800,000 (30 minutes). */
-  sessionIdleMs?: number;
-  /** How long requests may run without any sign of their client. Default 3,600,000 (1 hour). */
-  maxDetachedMs?: number;
-  /**
-   * How long `drain()` waits for connections to end, and for calls. Those that another process cannot show the end of get an error
-   * then. Default 5,000.
-   */
-  drainWithinMs?: number;
-  /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
-  storeWaitMs?: number;
-  /**
-   * How long a sender waits for the store. Then its send fails, and the event is stored as soon as the store answers.
-   * What a store of your own has not stored by then has failed. Default 30,000.
-   */
-  storeTimeoutMs?: number;
-  /**
-   * What becomes of progress that the store does not take, and of other notifications: `raise` tells the handler, at
-   * this or its next message; `drop_progress` counts it (`events_unstored`) and logs it. Questions and results are not
-   * concerned. Default `raise`.
-   */
-  onStoreFailure?: 'raise' | 'drop_progress';
-  /**
-   * Further headers of a request that reach its handler when another process relays it: docs/security.md. Credentials and
-   * cookies are never relayed. Default none.
-   */
-  relayedHeaders?: string[];
-  /**
-   * Further headers in which a proxy names the user. Clients must not be able to send them: docs/security.md. Default none.
-   */
-  identityHeaders?: string[];
-  /** The name of the server, the same in all its processes, for transports that are given none. Default none. */
-  serverName?: string;
-}
-
-export interface ConfigureOptions extends EngineOptions {
-  /**
-   * The store of transports that name no event store: one that is open, which has its own `StoreOptions` already, or
-   * the address `memory:` (the default) or `sqlite:PATH`.
-   */
-  store?: string | Store;
-  /**
-   * What to do under an SDK that Tailrope does not fit under: leave its own transports in place, with one error in the
-   * log, or throw a `TailropeError` with code `unsupported_sdk`. Default `stock`.
-   */
-  onUnsupported?: 'stock' | 'raise';
-}
 
 /** What `configure()` sets of engines. */
 type RuntimeOptions = Omit<ConfigureOptions, 'onUnsupported'>;
@@ -231,9 +143,13 @@ function attempt<Done>(what: string, act: () => Done): Done | undefined {
   try {
     return act();
   } catch (error) {
-    writeLog('error', `${what} failed: ${traceOf(error)}`);
+    noteFailure(what, error);
     return undefined;
   }
+}
+
+function noteFailure(what: string, error: unknown): void {
+  writeLog('error', `${what} failed: ${traceOf(error)}`);
 }
 
 /** Writes a line that is about the program, once on this thread. */
@@ -264,7 +180,7 @@ export class Runtime {
   readonly principal: Principal | undefined;
   /** The headers that are relayed beside those that always are. */
   readonly relayedHeaders: string[];
-  /** The headers in which proxies name users, beside those that always are. */
+  /** The headers that say who sends a request. */
   readonly identityHeaders: string[];
   /** The server of transports that name none. */
   readonly serverName: string | undefined;
@@ -303,7 +219,7 @@ export class Runtime {
       }
     }
     this.relayedHeaders = relayedHeaders;
-    this.identityHeaders = identityHeaders.map((name) => name.toLowerCase());
+    this.identityHeaders = [...IDENTITY_HEADERS, ...identityHeaders.map((name) => name.toLowerCase())];
     this.hostStore = hostStore;
     this.isOfEventStore = isOfEventStore;
     // The engine must not keep alive what has been forgotten otherwise.
@@ -388,8 +304,12 @@ export class Runtime {
     this.#ready = [];
     for (const waiter of ready) {
       waiter.scheduled = false;
-      // One that fails must not keep the others of its turn from theirs.
-      attempt('a writer', () => waiter.pump());
+      try {
+        waiter.pump();
+      } catch (error) {
+        // One that fails must not keep the others of its turn from theirs.
+        noteFailure('a writer', error);
+      }
     }
   }
 
@@ -419,12 +339,13 @@ export class Runtime {
       this.arm(TICK_AGAIN_MS);
       return;
     }
+    if (idle === null) {
+      return;
+    }
     for (const name of idle) {
       attempt('ending a session', () => this.#transports.get(name)?.becomeIdle());
     }
-    if (!this.#engine.isIdle()) {
-      this.armDue();
-    }
+    this.armDue();
   }
 
   /** The session of this name has a transport. */
@@ -458,6 +379,13 @@ function* alive<Item extends object>(references: Set<WeakRef<Item>>): Generator<
 export function notePinned(router: Pinned): void {
   pinned.add(new WeakRef(router));
   forgetCollected(pinned);
+}
+
+/** A drain begins. */
+export function pinRouters(): void {
+  for (const router of alive(pinned)) {
+    router.pin();
+  }
 }
 
 /** The process ends: what it was given to store is written, and what runs gets its end. */
@@ -513,53 +441,4 @@ export function stats(): Record<string, number> {
     }
   }
   return total;
-}
-
-export interface DrainOptions {
-  /** When clients come back at the earliest: what the restart takes. Default 5,000, or the configured `retryMs` if that is more. */
-  retryMs?: number;
-  /** Each client is told up to this much more, so that not all come back at once. Default half of `retryMs`. */
-  spreadMs?: number;
-  /**
-   * How long to wait for connections to end, and for calls, from the first drain on. Default the option `drainWithinMs`. Calls that
-   * run on behind it end when the process does, with an error.
-   */
-  withinMs?: number;
-}
-
-/**
- * Closes every connection because the process is going away, and lets calls run on that other processes can show. Durations are
- * in milliseconds.
- *
- * Each connection ends with an id and a `retry`, so that its client comes back; what connects meanwhile gets its priming event and
- * ends as well, and no session is opened (503). Routers, handlers and transports that are there are drained for ever; those that
- * are made once this is over are not. With a store that several processes share, clients go on at another process: they are sent
- * there what their calls still send here, and a session goes there as soon as no call of it runs here. Calls of clients that cannot
- * be told to come back (those of a revision before 2025-11-25, and those that are answered in JSON) run on; those that still run
- * when `drainWithinMs` is over get a JSON-RPC error.
- *
- * Resolves to whether nothing is left: no connection, and no call that another process could show the end of.
- */
-export async function drain(options: DrainOptions = {}): Promise<boolean> {
-  checkNames(options, ['retryMs', 'spreadMs', 'withinMs'], 'drain()');
-  const { retryMs, spreadMs, withinMs } = options;
-  const pauses = [checkMs('retryMs', retryMs), checkMs('spreadMs', spreadMs)] as const;
-  const chosenMs = checkMs('withinMs', withinMs);
-  const draining = [...living()];
-  for (const router of alive(pinned)) {
-    router.pin();
-  }
-  for (const runtime of draining) {
-    runtime.engine.drain(...pauses);
-    // When it is over, calls that cannot be handed over get an error.
-    runtime.armDue();
-  }
-  for (;;) {
-    const left = draining.map((runtime) => runtime.engine.drained(chosenMs));
-    if (!left.includes(null)) {
-      draining.forEach((runtime) => runtime.retire());
-      return left.every((isNothing) => isNothing);
-    }
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
 }

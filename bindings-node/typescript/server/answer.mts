@@ -30,25 +30,23 @@ export abstract class Answer implements OpenAnswer, Waiter {
   /** Until the answer is over: who keeps the exchange keeps nothing of the session. */
   #connection: Connection | undefined;
   #session: AnswerContext;
-  #headFirst: boolean;
   #opened = false;
+  /** What the waiters know the connection as, once it is opened. */
+  #key = 0;
   #started = false;
   #full = false;
   #patience: NodeJS.Timeout | undefined;
   #done = withResolvers<void>();
 
-  /** With `headFirst` the head does not wait for the first bytes. */
-  constructor(connection: Connection, session: AnswerContext, headFirst: boolean) {
+  constructor(connection: Connection, session: AnswerContext) {
     this.#connection = connection;
     this.#session = session;
-    this.#headFirst = headFirst;
   }
 
   /** Looks whether the peer is still there, and listens from now on to what becomes of it. */
   abstract open(): boolean;
-  /** Writes the head of an answer that goes on, with its first bytes or with `flush`. */
+  /** Writes the head of an answer that goes on, which leaves with its first bytes. */
   abstract head(status: number, headers: Record<string, string>): void;
-  abstract flush(): void;
   /** False while the reader is behind; then `writable` is called. */
   abstract write(data: Frames): boolean;
   abstract end(data: Frames | undefined): void;
@@ -114,26 +112,33 @@ export abstract class Answer implements OpenAnswer, Waiter {
         return;
       }
       if (data) {
-        this.#begin(head);
-        this.#full = this.#unlessGone(() => this.write(data)) === false;
-        if (this.#full) {
-          this.#expectReader();
-        }
-      } else {
-        if (this.#headFirst && !this.#started && head !== 0) {
-          this.#begin(head);
-          this.#unlessGone(() => this.flush());
-        }
-        if (isFirst && this.#session.runtime.answersElsewhere) {
-          // A wake-up that came from elsewhere before there was anybody to wait for it.
-          continue;
-        }
-        this.#session.runtime.arm(waitMs);
-        if (this.#session.isGuest) {
-          this.#session.runtime.armDue();
-        }
-        return;
+        this.#write(head, data);
       }
+      if (waitMs === undefined || (isFirst && this.#session.runtime.answersElsewhere)) {
+        // There is more; or a wake-up may have come from elsewhere before there was anybody to wait for it.
+        continue;
+      }
+      this.#session.runtime.arm(waitMs);
+      if (this.#session.isGuest) {
+        this.#session.runtime.armDue();
+      }
+      return;
+    }
+  }
+
+  #write(head: number, data: Frames): void {
+    if (!this.#started) {
+      this.head(head & STATUS, this.headers(head));
+      this.#started = true;
+    }
+    try {
+      this.#full = !this.write(data);
+    } catch {
+      // The peer is gone: not everything that a host answers with has a socket that says so.
+      this.lost();
+    }
+    if (this.#full) {
+      this.#expectReader();
     }
   }
 
@@ -144,31 +149,19 @@ export abstract class Answer implements OpenAnswer, Waiter {
       return false;
     }
     this.#session.open.add(this);
-    this.#session.runtime.wait(connection.key, this);
+    this.#key = connection.key;
+    this.#session.runtime.wait(this.#key, this);
     return true;
-  }
-
-  /** A write that throws says that the peer is gone: not everything that a host answers with has a socket that says so. */
-  #unlessGone<Written>(write: () => Written): Written | undefined {
-    try {
-      return write();
-    } catch {
-      this.lost();
-      return undefined;
-    }
-  }
-
-  #begin(head: number): void {
-    if (!this.#started) {
-      this.head(head & STATUS, this.headers(head));
-      this.#started = true;
-    }
   }
 
   #finish(head: number, data: Frames | undefined): void {
     this.#release();
     if (this.#started) {
-      this.#unlessGone(() => this.end(data));
+      try {
+        this.end(data);
+      } catch {
+        // The peer is gone.
+      }
     } else {
       this.whole(head & STATUS, this.headers(head), data);
       if (data && head & IS_REFUSAL) {
@@ -244,7 +237,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
     if (this.#opened && connection !== undefined) {
       clearTimeout(this.#patience);
       this.#session.open.delete(this);
-      this.#session.runtime.forget(connection.key);
+      this.#session.runtime.forget(this.#key);
       this.release();
     }
   }

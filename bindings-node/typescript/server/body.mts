@@ -67,8 +67,13 @@ export function bytesOf(chunk: Uint8Array | string, encoding?: BufferEncoding | 
   return typeof chunk === 'string' ? Buffer.from(chunk, encoding ?? 'utf8') : chunk;
 }
 
-/** Text, or the bytes where they are none: the engine says so. */
-export function bodyText(chunks: Uint8Array[]): Body {
-  const bytes = chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
-  return isUtf8(bytes) ? Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString() : bytes;
+/** Whether a body is text, as JSON has to be. */
+export function isText(body: Body): boolean {
+  return typeof body === 'string' || isUtf8(body);
+}
+
+/** The bytes of a body. */
+export function bodyOfChunks(chunks: Uint8Array[]): Buffer {
+  const [first] = chunks;
+  return chunks.length === 1 ? Buffer.from(first.buffer, first.byteOffset, first.byteLength) : Buffer.concat(chunks);
 }

@@ -1,4 +1,6 @@
 // Closing connections from a handler (SEP-1699), with the options that the SDKs' types do not name.
+import { checkNames } from '../options.mjs';
+import { checkMs } from './transport-options.mjs';
 
 export interface CloseOptions {
   /** How long the stream's clients wait before they come back, now and on later closes, in milliseconds. */
@@ -33,4 +35,10 @@ function called(
   options: CloseOptions | undefined,
 ): boolean {
   return close === undefined ? false : (close(options) ?? true);
+}
+
+/** The pauses that are asked of a close. */
+export function pausesOf(options: CloseOptions = {}) {
+  checkNames(options, ['retryMs', 'holdMs'], 'a close');
+  return [checkMs('retryMs', options.retryMs), checkMs('holdMs', options.holdMs)] as const;
 }

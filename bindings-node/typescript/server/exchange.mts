@@ -82,8 +82,8 @@ export interface Exchange extends SeenRequest {
   readBody(maxBytes: number): ReadBody | Promise<ReadBody>;
   /** Answers with what is known as a whole, unless there is an answer. */
   whole(status: number, headers: Record<string, string>, body?: string): void;
-  /** Answers with what a connection of the engine carries. With `headFirst` the head does not wait for the first bytes. */
-  stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer;
+  /** Answers with what a connection of the engine carries. */
+  stream(connection: Connection, context: AnswerContext): OpenAnswer;
   /** Leaves the answer to a handler. */
   handTo(handlers: Handlers): Promise<void>;
   /** The exchange is over without an answer. */

@@ -3,7 +3,7 @@ import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:
 
 import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyText, bytesOf, type ReadBody } from './body.mjs';
+import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
@@ -91,15 +91,17 @@ export class NodeExchange implements Exchange {
       return { gone: true };
     }
     return new Promise((resolve, reject) => {
-      const chunks: Uint8Array[] = [];
+      let chunks: Uint8Array[] | undefined = [];
       let size = 0;
+      // What comes behind it finds nobody. So that costs nothing, the listeners stay.
       const settle = (result: ReadBody) => {
-        for (const [event, listener] of Object.entries(listeners)) {
-          req.off(event, listener);
-        }
+        chunks = undefined;
         resolve(result);
       };
-      const onData = (chunk: Uint8Array | string) => {
+      req.on('data', (chunk: Uint8Array | string) => {
+        if (chunks === undefined) {
+          return;
+        }
         const bytes = bytesOf(chunk, req.readableEncoding);
         size += bytes.length;
         if (size > maxBytes) {
@@ -108,19 +110,19 @@ export class NodeExchange implements Exchange {
         } else {
           chunks.push(bytes);
         }
-      };
-      const onEnd = () => {
+      });
+      req.on('end', () => {
         try {
-          settle({ text: bodyText(chunks) });
+          if (chunks !== undefined) {
+            settle({ text: bodyOfChunks(chunks) });
+          }
         } catch (error) {
           reject(error);
         }
-      };
-      const onGone = () => settle({ gone: true });
-      const listeners = { end: onEnd, close: onGone, error: onGone, data: onData };
-      for (const [event, listener] of Object.entries(listeners)) {
-        req.on(event, listener);
-      }
+      });
+      const gone = () => settle({ gone: true });
+      req.on('close', gone);
+      req.on('error', gone);
       // What waits for its user pauses requests.
       req.resume();
     });
@@ -140,8 +142,8 @@ export class NodeExchange implements Exchange {
     }
   }
 
-  stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer {
-    const answer = new NodeAnswer(connection, context, headFirst, this.#res);
+  stream(connection: Connection, context: AnswerContext): OpenAnswer {
+    const answer = new NodeAnswer(connection, context, this.#res);
     answer.start();
     return answer;
   }
@@ -174,27 +176,31 @@ export class NodeExchange implements Exchange {
 
 class NodeAnswer extends Answer {
   #res: ServerResponse;
+  #forget: (() => void) | undefined;
 
-  constructor(connection: Connection, context: AnswerContext, headFirst: boolean, res: ServerResponse) {
-    super(connection, context, headFirst);
+  constructor(connection: Connection, context: AnswerContext, res: ServerResponse) {
+    super(connection, context);
     this.#res = res;
   }
 
   override open(): boolean {
     const res = this.#res;
     checkUnanswered(res);
-    res.on('close', this.#lost);
-    res.on('error', this.#lost);
-    res.on('drain', this.#drained);
+    const lost = () => this.lost();
+    const drained = () => this.writable();
+    res.on('close', lost);
+    // `error` stays: a late one has to find a listener.
+    res.on('error', lost);
+    res.on('drain', drained);
+    this.#forget = () => {
+      res.off('close', lost);
+      res.off('drain', drained);
+    };
     return !(res.destroyed || res.socket?.destroyed);
   }
 
   override head(status: number, headers: Record<string, string>): void {
     this.#res.writeHead(status, headers);
-  }
-
-  override flush(): void {
-    this.#res.flushHeaders?.();
   }
 
   override write(data: Frames): boolean {
@@ -224,13 +230,8 @@ class NodeAnswer extends Answer {
   }
 
   override release(): void {
-    // `error` stays: a late one has to find a listener.
-    this.#res.off('close', this.#lost);
-    this.#res.off('drain', this.#drained);
+    this.#forget?.();
   }
-
-  #lost = () => this.lost();
-  #drained = () => this.writable();
 }
 
 /** Somebody else may have answered meanwhile. */

@@ -1,5 +1,7 @@
 // How an SDK is given a message.
-import { type Extra, isRequest, type Message, type Transport } from './sdk.mjs';
+import { callHost } from '../host.mjs';
+import type { SeenRequest } from './exchange.mjs';
+import { type Extra, isRequest, type Message, type Sdk, type Transport } from './sdk.mjs';
 
 /** Not under `--frozen-intrinsics`. */
 const canLimitStacks = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit')?.writable === true;
@@ -7,14 +9,16 @@ const canLimitStacks = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit')
 /** What takes a transport's messages: its `onmessage`. */
 export class Receiver {
   #transport: Transport;
+  #sdk: Sdk;
   #onmessage: Transport['onmessage'];
   #sets = 0;
   /** It is the SDK's own function, with nothing of the host's before or behind it. */
   #isSdks = false;
 
   /** From now on it is known who sets the transport's `onmessage`. */
-  constructor(transport: Transport) {
+  constructor(transport: Transport, sdk: Sdk) {
     this.#transport = transport;
+    this.#sdk = sdk;
     Object.defineProperty(transport, 'onmessage', {
       configurable: true,
       enumerable: true,
@@ -32,8 +36,21 @@ export class Receiver {
     this.#isSdks = this.#sets === 1;
   }
 
+  /** Gives it a message of a request. With `canPoll` its handler can close the connection. `failed` gets what it throws. */
+  dispatch(message: Message, request: SeenRequest, canPoll: boolean, failed: (error: unknown) => void): void {
+    callHost(() => {
+      const extra = this.#sdk.extra(request);
+      if (canPoll && isRequest(message)) {
+        const transport = this.#transport;
+        extra.closeSSEStream = (options) => transport.closeSSEStream(message.id, options);
+        extra.closeStandaloneSSEStream = (options) => transport.closeStandaloneSSEStream(options);
+      }
+      return this.#give(message, extra);
+    }, failed);
+  }
+
   /** Gives a message to it. Throws what that throws, and gives what that gives. */
-  give(message: Message, extra: Extra): unknown {
+  #give(message: Message, extra: Extra): unknown {
     if (!canLimitStacks || !this.#isSdks || !isRequest(message)) {
       return this.#transport.onmessage?.(message, extra);
     }

@@ -49,10 +49,12 @@ export function refusalOf(major: number, fault: string, text?: string, body?: Bo
   return Engine.refusal(major, fault, text, body);
 }
 
-/**
- * Serves an exchange by `serve`. What fails in it is answered, as the SDKs do, and told. Never rejects: the SDKs' users do not
- * wait for it.
- */
+/** A request failed here: it is answered, as the SDKs do, and told. */
+export function failed(exchange: Exchange, major: number, onerror: OnError, error: unknown): void {
+  fail(exchange, refusalOf(major, 'internal', undefined, namingBody(exchange)), onerror, 'a request failed', error);
+}
+
+/** Serves an exchange by `serve`. Never rejects: the SDKs' users do not wait for it. */
 export async function guarded<Outcome>(
   exchange: Exchange,
   major: number,
@@ -63,7 +65,7 @@ export async function guarded<Outcome>(
     exchange.checkUnanswered();
     return await serve();
   } catch (error) {
-    fail(exchange, refusalOf(major, 'internal', undefined, namingBody(exchange)), onerror, 'a request failed', error);
+    failed(exchange, major, onerror, error);
     return undefined;
   }
 }

@@ -16,10 +16,12 @@ export type Principal = (request: IncomingMessage | Request) => string | null | 
 export interface Identity {
   principal: Principal | undefined;
   serverName: string | undefined;
+  /** All that say who sends a request. */
   identityHeaders: string[];
 }
 
-const IDENTITY_HEADERS = Engine.identityHeaders();
+/** The headers that say it at every server. */
+export const IDENTITY_HEADERS = Engine.identityHeaders();
 const MAX_DEPTH = 6;
 const MAX_MEMBERS = 1_000;
 /**
@@ -42,12 +44,10 @@ export function identify(exchange: Exchange, { principal, serverName, identityHe
   }
   const userJson = userJsonOf(exchange.user);
   const credentials: string[] = [];
-  for (const names of [IDENTITY_HEADERS, identityHeaders]) {
-    for (const name of names) {
-      const value = exchange.header(name);
-      if (value !== undefined) {
-        credentials.push(name, value);
-      }
+  for (const name of identityHeaders) {
+    const value = exchange.header(name);
+    if (value !== undefined) {
+      credentials.push(name, value);
     }
   }
   exchange.requester =

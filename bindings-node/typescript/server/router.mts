@@ -7,7 +7,7 @@ import { type Adopted, Refusal } from '../native.mjs';
 import { notePinned, type Pinned, runtimeOf } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
-import { maxBodyBytes } from './body.mjs';
+import { isText, maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions } from './exchange.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
 import { answer, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
@@ -173,7 +173,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     }
     exchange.text = text;
     try {
-      exchange.parsedBody = typeof text === 'string' ? JSON.parse(text) : undefined;
+      exchange.parsedBody = isText(text) ? JSON.parse(String(text)) : undefined;
     } catch {
       // A session says what is wrong with it.
     }

@@ -1,65 +1,48 @@
 // One transport's session on the engine, for both SDK lines and both kinds of HTTP exchange.
-import { setImmediate } from 'node:timers';
-
-import { ours, TailropeError } from '../errors.mjs';
-import { callHost, describe } from '../host.mjs';
-import { type Admission, type Adopted, type Body, Engine, type Posted, Refusal, type Session } from '../native.mjs';
-import { checkNames } from '../options.mjs';
+import { describe } from '../host.mjs';
+import { Admission, type Adopted, type Body, type Posted, Refusal, type Session } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
-import { UserStore } from '../store/user-store.mjs';
 import { type Adopt, Adoption } from './adoption.mjs';
-import { bodyOf, maxBodyBytes } from './body.mjs';
+import { bodyOf, maxBodyBytes, type ReadBody } from './body.mjs';
 import type { CloseOptions } from './close.mjs';
-import type { AnswerContext, Exchange, SeenRequest } from './exchange.mjs';
-import {
-  ACTION,
-  ANSWERS,
-  CANCELS,
-  DELETE,
-  IS_INITIALIZE,
-  LISTEN,
-  MESSAGE,
-  RESUME,
-  REWRITTEN,
-  STATUS_BIT,
-} from './facts.mjs';
+import type { Exchange } from './exchange.mjs';
+import { ACTION, DELETE, IS_INITIALIZE, MESSAGE, STATUS_BIT } from './facts.mjs';
+import { messagesOf, parsed } from './messages.mjs';
 import { serveNamed } from './named-session.mjs';
-import { Outcomes } from './outcomes.mjs';
+import { OpenSession, opened } from './open-session.mjs';
+import { sendUnopened } from './outbox.mjs';
 import { Receiver } from './receiver.mjs';
-import { fail, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
+import { fail, failed, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import { endpointOf, RelayedRequest } from './relayed.mjs';
+import { checkGoesOn, Replay } from './replay.mjs';
 import { type Identity, identify } from './requester.mjs';
-import {
-  isRequest,
-  type Message,
-  type RequestId,
-  type ScopeChallenge,
-  type ScopeChallengeResolver,
-  type Sdk,
-  type SendOptions,
-  type Transport,
-  type TransportOptions,
+import { type Found, Scopes } from './scopes.mjs';
+import type {
+  Message,
+  RequestId,
+  ScopeChallengeResolver,
+  Sdk,
+  SendOptions,
+  Transport,
+  TransportOptions,
 } from './sdk.mjs';
 import { StoredSessions } from './stored-sessions.mjs';
 import { checkMs, forbidden, identityOf, keepAliveOf } from './transport-options.mjs';
-import { withResolvers } from './with-resolvers.mjs';
-
-// What the engine answers where the sender has to let the writers of connections run (F-46).
-const FLUSH = -1;
-const YIELD = -2;
-
-const ENDED_MEANWHILE = 'the session has ended meanwhile';
 
 /** An answer that is to be waited for. */
 type Waiting = { done: Promise<void> } | undefined;
 
-/** What is there once the session is. */
-interface Opened {
-  sessionId: string;
-  session: Session;
-  answers: AnswerContext;
-  outcomes: Outcomes | undefined;
+/** A request on its way to its session. */
+interface Asked {
+  exchange: Exchange;
+  /** Its body, as the SDK is to read it. */
+  given: unknown;
+  /** The messages in it; nothing where the SDK takes none. */
+  messages: Message[] | undefined;
+  jsonResponse: boolean;
+  /** The scopes that its sender has not, as far as that was asked. */
+  challenge?: Found;
 }
 
 /** One transport's session: opened by its first `initialize`. */
@@ -74,25 +57,21 @@ export class SessionServer {
   #retryMs: number | undefined;
   #maxBodyBytes: number;
   #versions: string[];
-  #scopeChallengeResolver: ScopeChallengeResolver | undefined;
-  #opened: Opened | undefined;
+  #scopes: Scopes;
+  #opened: OpenSession | undefined;
   #identity: Identity;
-  #canBePolled = false;
   #closed = false;
   #closing: Promise<void> | undefined;
   #adopting: Promise<void> | undefined;
-  /** The request that the server is given again, until it has answered. */
-  #replayed: { id: RequestId; resolve: (answer: Message | undefined) => void } | undefined;
+  #replay: Replay;
   #requests = 0;
-  #writtenAt = 0;
-  #writtenTurn: number | undefined;
 
   /** The transport may get its `onerror` later, and another one. */
   #onerror = (error: Error) => this.#transport.onerror?.(error);
 
   constructor(transport: Transport, sdk: Sdk, options: TransportOptions, makeId: () => string) {
     this.#transport = transport;
-    this.#receiver = new Receiver(transport);
+    this.#receiver = new Receiver(transport, sdk);
     this.#sdk = sdk;
     this.#options = options;
     this.#makeId = makeId;
@@ -102,6 +81,8 @@ export class SessionServer {
     this.#retryMs = checkMs('retryInterval', options.retryInterval);
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
+    this.#replay = new Replay(sdk, this.#receiver);
+    this.#scopes = new Scopes(sdk, this.#onerror);
   }
 
   connected(): void {
@@ -117,39 +98,48 @@ export class SessionServer {
   }
 
   setScopeChallengeResolver(resolver: ScopeChallengeResolver): void {
-    this.#scopeChallengeResolver = resolver;
+    this.#scopes.setResolver(resolver);
   }
 
   /** Answers an exchange. Resolves when the answer is handed over, or the peer is gone; never rejects. */
   async serve(exchange: Exchange): Promise<void> {
     this.#requests += 1;
-    await guarded(exchange, this.#sdk.major, this.#onerror, async () => {
-      const answer = await this.#admit(exchange);
-      // Nothing of the request is held on to while its connection is open, for an hour maybe.
-      await answer?.done;
-    });
+    try {
+      exchange.checkUnanswered();
+      // What takes no time is not waited for: each wait costs every call.
+      const admitted = this.#admit(exchange);
+      const answer = admitted instanceof Promise ? await admitted : admitted;
+      if (answer !== undefined) {
+        await answer.done;
+      }
+    } catch (error) {
+      failed(exchange, this.#sdk.major, this.#onerror, error);
+    }
     this.#requests -= 1;
   }
 
   /** Answers a request that needs no stream; otherwise starts the answer that is to be waited for. */
-  async #admit(exchange: Exchange): Promise<Waiting> {
-    if (this.#adopting !== undefined) {
-      await this.#adopting.catch(() => {
-        // Told elsewhere.
-      });
-    }
-    if (this.#closed || this.#opened?.session.hasEnded) {
-      const onerror = this.#onerror;
-      // Another process may have taken it over: then its readers go on.
-      const served = await new StoredSessions(this.#sdk, { ...this.#options, onerror }).serve(exchange);
-      return served === 'served' ? undefined : this.#refuse(exchange, 'session_ended');
+  #admit(exchange: Exchange): Waiting | Promise<Waiting> {
+    // Where it fails, that is told elsewhere.
+    return this.#adopting === undefined
+      ? this.#read(exchange)
+      : this.#adopting.catch(() => {}).then(() => this.#read(exchange));
+  }
+
+  #read(exchange: Exchange): Waiting | Promise<Waiting> {
+    if (this.#closed) {
+      return this.#serveElsewhere(exchange);
     }
     const refusal = forbidden(this.#sdk.major, exchange, this.#options);
     if (refusal !== null) {
       return this.#refused(exchange, refusal);
     }
     identify(exchange, this.#identity);
-    const { text: body, tooLarge, gone } = await bodyOf(exchange, this.#maxBodyBytes);
+    const read = bodyOf(exchange, this.#maxBodyBytes);
+    return read instanceof Promise ? read.then((read) => this.#enter(exchange, read)) : this.#enter(exchange, read);
+  }
+
+  #enter(exchange: Exchange, { text: body, tooLarge, gone }: ReadBody): Waiting | Promise<Waiting> {
     if (gone) {
       exchange.abandon();
       return undefined;
@@ -160,67 +150,81 @@ export class SessionServer {
     if (this.#closed) {
       return this.#refuse(exchange, 'session_ended');
     }
-    const { parsedBody } = exchange;
-
-    const jsonResponse = this.#options.enableJsonResponse === true;
     const opened = this.#opened;
-    const admission =
-      opened === undefined
-        ? this.#runtime.engine.admit(exchange.head(), body, jsonResponse, this.#sdk.major, this.#versions)
-        : opened.session.admit(exchange.head(), body, jsonResponse);
-    if (admission instanceof Refusal) {
-      if (opened === undefined && (await this.#serveNamed(exchange, body))) {
-        return undefined;
+    const jsonResponse = this.#options.enableJsonResponse === true;
+    if (opened === undefined) {
+      return this.#enterUnopened(exchange, body, jsonResponse);
+    }
+    const { session, answers } = opened;
+    const given = exchange.parsedBody ?? body;
+    // A call is begun only where the SDK takes its messages.
+    const messages = exchange.method === 'POST' ? parsed(this.#sdk, given) : undefined;
+    let challenge: Found;
+    const lacksNothing = (): boolean => {
+      challenge = this.#scopes.find(messages ?? [], exchange.auth);
+      return challenge === undefined;
+    };
+    const opensCalls = messages !== undefined && (this.#scopes.areChecked ? lacksNothing : true);
+    const entered = session.enter(exchange.head(), body, jsonResponse, opensCalls);
+    if (entered instanceof Refusal) {
+      if (session.hasEnded) {
+        exchange.text = body;
+        return this.#serveElsewhere(exchange);
       }
-      return this.#refused(exchange, admission, parsedBody ?? body);
+      return this.#refused(exchange, entered, given);
+    }
+    if (entered instanceof Admission) {
+      return this.#serve(opened, entered, { exchange, given, messages, jsonResponse, challenge });
+    }
+    const answer = exchange.stream(entered, answers);
+    if (messages !== undefined) {
+      opened.run(messages, exchange, jsonResponse);
+    }
+    return answer;
+  }
+
+  /** Serves a request for a session that is over here: another process may have taken it over, and then its readers go on. */
+  async #serveElsewhere(exchange: Exchange): Promise<Waiting> {
+    const options = { ...this.#options, onerror: this.#onerror };
+    const served = await new StoredSessions(this.#sdk, options).serve(exchange);
+    return served === 'served' ? undefined : this.#refuse(exchange, 'session_ended');
+  }
+
+  /** Serves a request for a session before there is one: an `initialize` opens it. */
+  async #enterUnopened(exchange: Exchange, body: Body, jsonResponse: boolean): Promise<Waiting> {
+    const { engine } = this.#runtime;
+    const { major } = this.#sdk;
+    const admission = engine.admit(exchange.head(), body, jsonResponse, major, this.#versions);
+    const given = exchange.parsedBody ?? body;
+    if (admission instanceof Refusal) {
+      return (await this.#serveNamed(exchange, body)) ? undefined : this.#refused(exchange, admission, given);
+    }
+    const messages = parsed(this.#sdk, given);
+    if (messages === undefined) {
+      return this.#refused(exchange, refusalOf(major, 'invalid_message'), given);
     }
     const { facts } = admission;
-    const action = facts & ACTION;
-    if (opened !== undefined && (action === LISTEN || action === RESUME)) {
-      const connection = opened.session.open(admission, false);
-      if (connection instanceof Refusal) {
-        return this.#refused(exchange, connection);
-      }
-      // These may be silent for long: their clients learn at once that they are served.
-      return exchange.stream(connection, opened.answers, true);
-    }
-    if (opened !== undefined && action === DELETE) {
-      return this.#delete(opened, () => exchange.whole(facts >> STATUS_BIT, {}));
-    }
-    const messages = this.#parse(admission, parsedBody ?? body);
-    if (messages === undefined) {
-      return this.#refused(exchange, refusalOf(this.#sdk.major, 'invalid_message'), parsedBody ?? body);
-    }
-    if (opened !== undefined && action === MESSAGE) {
-      const { session } = opened;
-      session.received(admission);
-      exchange.whole(facts >> STATUS_BIT, {});
-      this.#dispatch(session, admission, messages, exchange, false);
-      return undefined;
-    }
-    const run = () => this.#run(admission, facts, messages, exchange, jsonResponse);
+    const run = () => this.#run(admission, facts, { exchange, given, messages, jsonResponse });
     return facts & IS_INITIALIZE ? this.#begun(messages, exchange, run) : run();
   }
 
-  /** By the revision, which does not change once it is negotiated. */
-  #canPoll(session: Session, facts: number): boolean {
-    const canPoll = this.#canBePolled || session.canPoll;
-    this.#canBePolled = canPoll && !(facts & IS_INITIALIZE);
-    return canPoll;
-  }
-
-  /** The messages as the SDK has them; nothing when the SDK does not take one of them. */
-  #parse(admission: Admission, body: unknown): Message[] | undefined {
-    const given = admission.facts & REWRITTEN ? admission.rewritten : body;
-    if (given === '') {
-      return [];
+  /** Serves an admitted request that opens no connection, or not at once. */
+  #serve(opened: OpenSession, admission: Admission, request: Asked): Waiting | Promise<Waiting> {
+    const { facts } = admission;
+    const { exchange, given } = request;
+    const action = facts & ACTION;
+    if (action === DELETE) {
+      return this.#delete(opened, () => exchange.whole(facts >> STATUS_BIT, {}));
     }
-    try {
-      const value: unknown = typeof given === 'string' ? JSON.parse(given) : given;
-      return (Array.isArray(value) ? value : [value]).map((message) => this.#sdk.parseMessage(message));
-    } catch {
+    const messages = messagesOf(this.#sdk, admission, facts, given, request.messages);
+    if (messages === undefined) {
+      return this.#refused(exchange, refusalOf(this.#sdk.major, 'invalid_message'), given);
+    }
+    if (action === MESSAGE) {
+      opened.take(admission, facts, messages, exchange, () => exchange.whole(facts >> STATUS_BIT, {}));
       return undefined;
     }
+    return this.#run(admission, facts, { ...request, messages });
   }
 
   /** Opens the session whose first request `run` runs. */
@@ -263,27 +267,21 @@ export class SessionServer {
   async #run(
     admission: Admission,
     facts: number,
-    messages: Message[],
-    exchange: Exchange,
-    jsonResponse: boolean,
+    { exchange, messages = [], jsonResponse, challenge }: Asked,
   ): Promise<Waiting> {
-    if (this.#scopeChallengeResolver !== undefined && (await this.#challenged(messages, exchange))) {
+    if (await this.#scopes.challenged(messages, exchange, challenge)) {
       return undefined;
     }
     const opened = this.#opened;
     if (this.#closed || opened === undefined) {
       return this.#refuse(exchange, 'session_ended');
     }
-    const { session, answers } = opened;
-    const connection = session.open(admission, jsonResponse);
+    const connection = opened.session.open(admission, jsonResponse);
     if (connection instanceof Refusal) {
       return this.#refused(exchange, connection);
     }
-    const answer = exchange.stream(connection, answers, false);
-    if (facts & ANSWERS) {
-      session.received(admission);
-    }
-    this.#dispatch(session, admission, messages, exchange, !jsonResponse && this.#canPoll(session, facts));
+    const answer = exchange.stream(connection, opened.answers);
+    opened.runAll(admission, facts, messages, exchange, jsonResponse);
     return answer;
   }
 
@@ -313,61 +311,23 @@ export class SessionServer {
     this.#requests += 1;
     try {
       this.#begin(sessionId, session, exchange);
-      for (const text of adopted.replay) {
-        await this.#replay(session, this.#sdk.parseMessage(JSON.parse(text)), exchange);
-      }
+      // The engine ends a session that was given another revision than its client has.
+      const isOver = () => this.#closed || session.hasEnded;
+      await this.#replay.of(adopted.replay, exchange, isOver);
       await onReady();
-      if (this.#closed || session.hasEnded) {
-        throw new Error(ENDED_MEANWHILE);
-      }
+      checkGoesOn(isOver);
       session.acceptPosted();
     } finally {
       this.#requests -= 1;
     }
   }
 
-  /** Gives the server what the client has told before, and waits until it has answered. */
-  async #replay(session: Session, message: Message, request: SeenRequest): Promise<void> {
-    const replayed = withResolvers<Message | undefined>();
-    if (isRequest(message)) {
-      this.#replayed = { id: message.id, resolve: replayed.resolve };
-    } else {
-      replayed.resolve(undefined);
-    }
-    callHost(() => this.#receiver.give(message, this.#sdk.extra(request)), replayed.reject);
-    const answer = await replayed.promise;
-    this.#replayed = undefined;
-    if (this.#closed || session.hasEnded) {
-      // The engine ends a session that was given another revision than its client has.
-      throw new Error(ENDED_MEANWHILE);
-    }
-    // Whether the others succeed is between the server and its client.
-    if (answer !== undefined && 'error' in answer && this.#sdk.isInitializeRequest(message)) {
-      throw new Error('the server answers `initialize` with an error');
-    }
-  }
-
   /** The id of the new session; nothing when there are too many sessions. */
   #open(exchange: Exchange): string | undefined {
     const sessionId = this.#makeId();
-    const { engine } = this.#runtime;
-    const { major } = this.#sdk;
-    let session: Session;
-    try {
-      session = engine.openSession(
-        String(sessionId),
-        exchange.server,
-        exchange.requester,
-        major,
-        this.#versions,
-        this.#retryMs,
-      );
-    } catch (thrown) {
-      const error = ours(thrown);
-      if (error instanceof TailropeError && error.code === 'too_many_sessions') {
-        return undefined;
-      }
-      throw error;
+    const session = opened(this.#runtime, this.#sdk.major, exchange, sessionId, this.#versions, this.#retryMs);
+    if (session === undefined) {
+      return undefined;
     }
     try {
       this.#begin(sessionId, session, exchange);
@@ -386,53 +346,11 @@ export class SessionServer {
     if (this.#keepAliveMs !== undefined) {
       session.setKeepAliveMs(keepAliveOf(this.#keepAliveMs));
     }
-    const answers: AnswerContext = {
-      runtime: this.#runtime,
-      sessionId,
-      open: new Set(),
-      onRefused: (body) => this.#report(new Error(JSON.parse(body).error.message)),
-    };
     this.#transport.sessionId = sessionId;
-    const { hostStore } = this.#runtime;
-    let outcomes: Outcomes | undefined;
-    if (hostStore !== undefined) {
-      outcomes = new UserStore(this.#runtime, session, hostStore);
-    } else if (this.#runtime.outlivesProcess) {
-      const endpoint = endpointOf(exchange);
-      outcomes = new Outcomes(this.#runtime, session, () => this.#takePosted(endpoint));
-    } else if (this.#runtime.answersElsewhere) {
-      outcomes = new Outcomes(this.#runtime, session);
-    }
-    this.#opened = { sessionId, session, answers, outcomes };
+    const endpoint = this.#runtime.outlivesProcess ? endpointOf(exchange) : '';
+    const takePosted = () => this.#takePosted(endpoint);
+    this.#opened = new OpenSession(this.#runtime, session, sessionId, this.#receiver, this.#onerror, takePosted);
     this.#runtime.opened(session.name, this);
-  }
-
-  /** Whether a call lacks a scope; then that was the answer. */
-  async #challenged(messages: Message[], exchange: Exchange): Promise<boolean> {
-    let challenge: ScopeChallenge | undefined;
-    try {
-      challenge = await this.#challenge(messages, exchange.auth);
-    } catch (error) {
-      fail(exchange, refusalOf(this.#sdk.major, 'internal'), this.#onerror, 'a resolver of scopes failed', error);
-      return true;
-    }
-    const response = challenge && this.#sdk.scopeChallengeResponse?.(challenge, exchange.auth);
-    if (response !== undefined) {
-      exchange.whole(response.status, Object.fromEntries(response.headers), await response.text());
-    }
-    return response !== undefined;
-  }
-
-  /** The scopes that one of the requests needs and its sender has not. */
-  async #challenge(messages: Message[], authInfo: unknown): Promise<ScopeChallenge | undefined> {
-    for (const request of messages.filter(isRequest)) {
-      const context = { request, ...(authInfo !== undefined && { authInfo }) };
-      const challenge = await this.#scopeChallengeResolver?.(context);
-      if (challenge) {
-        return challenge;
-      }
-    }
-    return undefined;
   }
 
   /** Serves what other processes relayed to the session, in the order in which it came. */
@@ -467,7 +385,7 @@ export class SessionServer {
       // Its client is answered once the session is gone.
       return this.#delete(opened);
     }
-    const messages = this.#parse(admission, posted.body);
+    const messages = messagesOf(this.#sdk, admission, facts, posted.body, undefined);
     if (messages === undefined) {
       const refusal = refusalOf(this.#sdk.major, 'invalid_message');
       this.#report(this.#sdk.bodyError?.(refusal, posted.body) ?? new Error(refusal.message));
@@ -475,44 +393,18 @@ export class SessionServer {
     }
     const request = new RelayedRequest(posted, String(opened.sessionId), endpoint);
     if (action === MESSAGE) {
-      session.received(admission);
-      this.#dispatch(session, admission, messages, request, false);
+      opened.take(admission, facts, messages, request);
       return posted.done();
     }
-    if (this.#scopeChallengeResolver !== undefined && (await this.#challenge(messages, request.auth)) !== undefined) {
+    if (await this.#scopes.find(messages, request.auth)) {
       throw new Error('A relayed request lacks scopes: it cannot be answered with a challenge');
     }
     if (posted.begin(admission)) {
-      if (facts & ANSWERS) {
-        session.received(admission);
-      }
-      this.#dispatch(session, admission, messages, request, !jsonResponse && this.#canPoll(session, facts));
+      opened.runAll(admission, facts, messages, request, jsonResponse);
     }
   }
 
-  #dispatch(session: Session, admission: Admission, messages: Message[], request: SeenRequest, canPoll: boolean): void {
-    for (const message of messages) {
-      const failed = (error: unknown) => {
-        this.#failed('a message was not taken', error);
-        if (isRequest(message)) {
-          session.cancelled(message.id);
-        }
-      };
-      callHost(() => {
-        const extra = this.#sdk.extra(request);
-        if (canPoll && isRequest(message)) {
-          extra.closeSSEStream = (options) => this.#transport.closeSSEStream(message.id, options);
-          extra.closeStandaloneSSEStream = (options) => this.#transport.closeStandaloneSSEStream(options);
-        }
-        return this.#receiver.give(message, extra);
-      }, failed);
-    }
-    if (admission.facts & CANCELS) {
-      session.dispatched(admission);
-    }
-  }
-
-  async #delete({ session, sessionId }: Opened, answer?: () => void): Promise<undefined> {
+  async #delete({ session, sessionId }: OpenSession, answer?: () => void): Promise<undefined> {
     try {
       await this.#options.onsessionclosed?.(sessionId);
       answer?.();
@@ -524,73 +416,24 @@ export class SessionServer {
   }
 
   /** Stores one message on the stream that it belongs to, before anything of it is sent. */
-  async send(message: Message, options?: SendOptions): Promise<void> {
+  send(message: Message, options?: SendOptions): Promise<void> {
     const related = options?.relatedRequestId;
-    const { id } = message;
-    const isResponse = message.method === undefined;
-    if (isResponse && id === undefined) {
-      throw new Error('Cannot send a response on a standalone SSE stream unless resuming a previous client request');
+    const opened = this.#closed ? undefined : this.#opened;
+    if (opened === undefined) {
+      return sendUnopened(message, related);
     }
-    const opened = this.#opened;
-    if (opened === undefined || this.#closed) {
-      if (!isResponse && related === undefined) {
-        // Nobody listens yet, or any more.
-        return;
-      }
-      throw new Error(`No connection established for request ID: ${String(isResponse ? id : related)}`);
+    if (message.method === undefined) {
+      this.#replay.answered(message);
     }
-    const replayed = this.#replayed;
-    if (isResponse && replayed?.id === id) {
-      replayed?.resolve(message);
-    }
-    const { session, outcomes } = opened;
-    let number: number | null;
-    try {
-      if (id === undefined) {
-        const payload = JSON.stringify(message);
-        number = session.notify(related, payload, this.#sinceMs(), this.#hasPaused());
-      } else if (isResponse) {
-        number = session.respond(id, responseText(message, id));
-      } else {
-        const payload = JSON.stringify(message);
-        number = session.ask(id, related, payload, this.#sinceMs(), this.#hasPaused());
-      }
-    } catch (error) {
-      throw ours(error);
-    }
-    if (number === FLUSH) {
-      this.#runtime.flush();
-      this.#noteWriting();
-    } else if (number === YIELD) {
-      await new Promise<void>((resolve) => setImmediate(resolve));
-      this.#noteWriting();
-    } else if (number !== null && outcomes !== undefined) {
-      const stored = outcomes.outcome(number);
-      // The engine answers the client for a response that was not stored.
-      await (isResponse ? stored.catch(() => {}) : stored);
-    }
-  }
-
-  #sinceMs(): number {
-    return performance.now() - this.#writtenAt;
-  }
-
-  /** Whether the event loop has turned, and written, since the last time. */
-  #hasPaused(): boolean {
-    return this.#runtime.turn !== this.#writtenTurn;
-  }
-
-  #noteWriting(): void {
-    this.#writtenAt = performance.now();
-    this.#writtenTurn = this.#runtime.turn;
+    return opened.outbox.send(message, related);
   }
 
   closeConnection(requestId: RequestId, options?: CloseOptions): boolean {
-    return this.#opened?.session.closeConnection(requestId, ...pausesOf(options)) ?? false;
+    return this.#opened?.closeConnection(requestId, options) ?? false;
   }
 
   closeStandalone(options?: CloseOptions): boolean {
-    return this.#opened?.session.closeStandalone(...pausesOf(options)) ?? false;
+    return this.#opened?.closeStandalone(options) ?? false;
   }
 
   becomeIdle(): void {
@@ -623,16 +466,8 @@ export class SessionServer {
       return;
     }
     this.#closed = true;
-    this.#replayed?.resolve(undefined);
-    // The program may close it because the process ends: what outlives that keeps the session.
-    this.#opened?.session.release();
-    for (const answer of [...(this.#opened?.answers.open ?? [])]) {
-      answer.finish();
-    }
-    this.#opened?.outcomes?.close();
-    if (this.#opened !== undefined) {
-      this.#runtime.closed(this.#opened.session.name);
-    }
+    this.#replay.close();
+    this.#opened?.close();
   }
 
   /** Users' functions may throw anything: `onerror` gets it as it is, as from the SDKs. */
@@ -650,19 +485,5 @@ export class SessionServer {
 
   #refuse(exchange: Exchange, fault: string, text?: string): undefined {
     return this.#refused(exchange, refusalOf(this.#sdk.major, fault, text));
-  }
-}
-
-function pausesOf(options: CloseOptions = {}) {
-  checkNames(options, ['retryMs', 'holdMs'], 'a close');
-  return [checkMs('retryMs', options.retryMs), checkMs('holdMs', options.holdMs)] as const;
-}
-
-/** A response as JSON. One that cannot be written is replaced by an error, or its request would never end. */
-function responseText(message: Message, id: RequestId): string {
-  try {
-    return JSON.stringify(message);
-  } catch {
-    return Engine.unwritable(id);
   }
 }

@@ -174,7 +174,7 @@ export class StoredSessions {
       onRefused: (body) => report(this.#options.onerror, new Error(JSON.parse(body).error.message)),
       isGuest: true,
     };
-    await exchange.stream(connection, answers, isReader).done;
+    await exchange.stream(connection, answers).done;
   }
 
   #refused(exchange: Exchange, refusal: Refusal): void {

@@ -137,10 +137,13 @@ function resumable(Stock: StockClass, sdk: Sdk): InnerClass {
       return exchange instanceof NodeExchange ? exchange.sent() : new Response();
     }
 
-    async [SERVE](exchange: Exchange): Promise<void> {
-      if (this.#sessions !== undefined && this.handleRequest === pristine && !isWrapped(Stock, 'handleRequest')) {
-        return this.#sessions.serve(exchange);
-      }
+    [SERVE](exchange: Exchange): Promise<void> {
+      const sessions =
+        this.handleRequest === pristine && !isWrapped(Stock, 'handleRequest') ? this.#sessions : undefined;
+      return sessions === undefined ? this.#serveWrapped(exchange) : sessions.serve(exchange);
+    }
+
+    async #serveWrapped(exchange: Exchange): Promise<void> {
       if (exchange instanceof WebExchange) {
         return handOver(this, exchange, exchange.again());
       }
@@ -153,7 +156,7 @@ function resumable(Stock: StockClass, sdk: Sdk): InnerClass {
       await this.#sessions?.adopt(adoption);
     }
 
-    override async send(message: Message, options?: SendOptions): Promise<void> {
+    override send(message: Message, options?: SendOptions): Promise<void> {
       if (this.#sessions === undefined || this.#viewFor('send') !== undefined) {
         return super.send(message, options);
       }
@@ -226,15 +229,14 @@ export function resumableNode<Stock extends StockClass>(Stock: Stock, sdk: Sdk):
       this._webStandardTransport.sessionId = value;
     }
 
-    override async handleRequest(...args: unknown[]): Promise<void> {
+    override handleRequest(...args: unknown[]): Promise<void> {
       const [req, res, parsedBody] = args as [Incoming, ServerResponse, unknown?];
       const exchange = taken(this) ?? new NodeExchange(req, res, parsedBody);
-      const web = this.#web;
-      if (web !== undefined && !isAround()) {
-        return web[SERVE](exchange);
+      if (this.#web !== undefined && !isAround()) {
+        return this.#web[SERVE](exchange);
       }
       const onerror = (error: Error) => this.onerror?.(error);
-      await guarded(exchange, sdk.major, onerror, async () => {
+      return guarded(exchange, sdk.major, onerror, async () => {
         await pass(exchange, this._webStandardTransport, () => super.handleRequest(...args));
       });
     }

@@ -1,7 +1,7 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
 import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyText, bytesOf, type ReadBody } from './body.mjs';
+import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { withResolvers } from './with-resolvers.mjs';
@@ -98,7 +98,7 @@ export class WebExchange implements Exchange {
       for (;;) {
         const { done, value } = await reader.read();
         if (done) {
-          return { text: bodyText(chunks) };
+          return { text: bodyOfChunks(chunks) };
         }
         const bytes = bytesOf(value);
         size += bytes.length;
@@ -118,8 +118,8 @@ export class WebExchange implements Exchange {
     this.respond(new Response(body === '' ? null : body, { status, headers }));
   }
 
-  stream(connection: Connection, context: AnswerContext, headFirst: boolean): OpenAnswer {
-    const answer = new WebAnswer(connection, context, headFirst, this);
+  stream(connection: Connection, context: AnswerContext): OpenAnswer {
+    const answer = new WebAnswer(connection, context, this);
     answer.start();
     return answer;
   }
@@ -157,8 +157,8 @@ class WebAnswer extends Answer {
   /** From the head on. */
   #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
 
-  constructor(connection: Connection, context: AnswerContext, headFirst: boolean, exchange: WebExchange) {
-    super(connection, context, headFirst);
+  constructor(connection: Connection, context: AnswerContext, exchange: WebExchange) {
+    super(connection, context);
     this.#exchange = exchange;
   }
 
@@ -187,8 +187,6 @@ class WebAnswer extends Answer {
     this.#controller?.enqueue(encoded(data));
     return (this.#controller?.desiredSize ?? 0) > 0;
   }
-
-  override flush(): void {}
 
   override end(data: Frames | undefined): void {
     if (data) {

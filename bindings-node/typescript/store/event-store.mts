@@ -1,17 +1,9 @@
 // Our event store where the SDKs take one, and which engine serves a transport.
+
+import type { ConfigureOptions, EngineOptions } from '../engine-options.mjs';
 import { invalid } from '../errors.mjs';
 import { isDisabled } from '../platform.mjs';
-import {
-  type ConfigureOptions,
-  type EngineOptions,
-  MEMORY,
-  Runtime,
-  runtimeOf,
-  runtimeOfUserStore,
-  sharedRuntime,
-  state,
-  writeLog,
-} from '../runtime.mjs';
+import { MEMORY, Runtime, runtimeOf, runtimeOfUserStore, sharedRuntime, state, writeLog } from '../runtime.mjs';
 import { HookedLog } from './hooked-log.mjs';
 import { isStore, type Store } from './open.mjs';
 import type { HostStore, ReplaySender } from './user-store.mjs';

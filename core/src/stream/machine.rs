@@ -225,6 +225,12 @@ impl Machine {
         self.link.as_ref().map(|link| link.conn)
     }
 
+    /// Whether the connection can be given more at once: its writer has to ask, for nobody wakes it.
+    pub fn has_more(&self, conn: ConnectionId) -> bool {
+        let links = self.link.iter().chain(&self.parked);
+        links.filter(|link| link.conn == conn).any(|link| !link.waiting)
+    }
+
     /// Whether a newer connection than this one has been the reader.
     pub fn has_had_newer(&self, conn: ConnectionId) -> bool {
         conn < self.newest

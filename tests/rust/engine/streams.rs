@@ -78,6 +78,7 @@ fn i10_a_reader_is_handed_a_bounded_number_of_bytes_at_once() {
         let poll = connection.poll(10_000);
         assert!(poll.len() <= 10_200, "{}", poll.len());
         events += poll.text().matches("\ndata: {").count();
+        assert_ne!(poll.more, poll.end.is_some(), "its writer is told to ask for the rest");
         if poll.end.is_some() {
             break;
         }
@@ -485,7 +486,7 @@ impl Alarm {
     }
 }
 
-/// A writer that asks for more only after it got something, was woken, or its deadline has come.
+/// A writer that asks again only if there is more, it was woken, or its deadline has come.
 fn write_to_the_end(session: &SessionHandle, connection: &Connection, alarm: &Alarm) -> String {
     let mut text = String::new();
     loop {
@@ -494,7 +495,7 @@ fn write_to_the_end(session: &SessionHandle, connection: &Connection, alarm: &Al
         if poll.end.is_some() {
             return text;
         }
-        if poll.is_empty() {
+        if !poll.more {
             let until = Duration::from_millis(poll.wait_until.since(session.now()));
             let woken = alarm.wait(until.min(Duration::from_secs(30)));
             assert!(woken || until < Duration::from_secs(10), "a wake-up was lost");

@@ -42,11 +42,13 @@ impl AsRef<[u8]> for Chunk {
 pub struct Poll {
     /// How the answer starts; none while the store has not said it.
     pub head: Option<AnswerHead>,
-    /// Write these, in order. When there are none and no end, wait for the wake-up.
+    /// Write these, in order. Then wait for the wake-up, if there is neither more nor an end.
     pub chunks: Vec<Chunk>,
     /// The connection ends after the chunks.
     pub end: Option<CloseReason>,
-    /// If there is nothing to write: when the engine's tick will wake this connection at the latest.
+    /// There is more than fits into one poll: poll again as soon as these are written, and not only when woken.
+    pub more: bool,
+    /// When the engine's tick will wake this connection at the latest.
     pub wait_until: Ms,
 }
 

@@ -19,6 +19,7 @@ impl Cell {
             head: Some(AnswerHead::EMPTY),
             chunks: Vec::new(),
             end: Some(CloseReason::Superseded),
+            more: false,
             wait_until: now,
         };
         // The connection does not exist any more: it was fenced or its session has ended, and it was told so before.
@@ -64,14 +65,18 @@ impl Change<'_> {
         self.read_on(id);
         self.gather(id);
         let nonce = self.state.conns.get(&id)?.nonce;
-        let stream = self.state.session.stream(nonce).map_or(Ms::NEVER, Stream::deadline);
+        let stream = self.state.session.stream(nonce);
+        let has_more = stream.is_some_and(|stream| stream.machine.has_more(id));
+        let stream = stream.map_or(Ms::NEVER, Stream::deadline);
         // The connection may wait for the store, not for the stream.
         let wait_until = stream.min(self.state.timers.next());
         let conn = self.state.conns.get_mut(&id)?;
         conn.awake = false;
         // If the connection ends before it is known how its answer starts, the answer is empty.
         let head = conn.head.filter(|_| conn.gathers.is_none()).or_else(|| conn.end().map(|_| AnswerHead::EMPTY));
-        let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end: conn.end(), wait_until };
+        let end = conn.end();
+        let more = has_more && end.is_none();
+        let poll = Poll { head, chunks: std::mem::take(&mut conn.outbox), end, more, wait_until };
         if let Some(why) = poll.end {
             self.disconnect(id, why != CloseReason::Complete);
         }

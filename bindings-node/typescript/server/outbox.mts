@@ -1,0 +1,94 @@
+// What a session's server sends.
+import { setImmediate } from 'node:timers';
+
+import { ours } from '../errors.mjs';
+import { Engine, type Session } from '../native.mjs';
+import type { Runtime } from '../runtime.mjs';
+import type { Outcomes } from './outcomes.mjs';
+import type { Message, RequestId } from './sdk.mjs';
+
+// What the engine answers where the sender has to let the writers of connections run (F-46).
+const FLUSH = -1;
+const YIELD = -2;
+
+/** Sends the messages of one session's server. */
+export class Outbox {
+  #runtime: Runtime;
+  #session: Session;
+  #outcomes: Outcomes | undefined;
+  #writtenAt = 0;
+  #writtenTurn: number | undefined;
+
+  constructor(runtime: Runtime, session: Session, outcomes: Outcomes | undefined) {
+    this.#runtime = runtime;
+    this.#session = session;
+    this.#outcomes = outcomes;
+  }
+
+  /** Stores one message on the stream that it belongs to, before anything of it is sent. */
+  async send(message: Message, related: RequestId | undefined): Promise<void> {
+    const { id } = message;
+    const isResponse = message.method === undefined;
+    let number: number | null;
+    try {
+      if (isResponse) {
+        number = this.#session.respond(checkAnswers(id), responseText(message, id));
+      } else {
+        const payload = JSON.stringify(message);
+        const [sinceMs, hasPaused] = [performance.now() - this.#writtenAt, this.#hasPaused()];
+        number =
+          id === undefined
+            ? this.#session.notify(related, payload, sinceMs, hasPaused)
+            : this.#session.ask(id, related, payload, sinceMs, hasPaused);
+      }
+    } catch (error) {
+      throw ours(error);
+    }
+    if (number === FLUSH) {
+      this.#runtime.flush();
+      this.#noteWriting();
+    } else if (number === YIELD) {
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      this.#noteWriting();
+    } else if (number !== null && this.#outcomes !== undefined) {
+      const stored = this.#outcomes.outcome(number);
+      // The engine answers the client for a response that was not stored.
+      await (isResponse ? stored.catch(() => {}) : stored);
+    }
+  }
+
+  /** Whether the event loop has turned, and written, since the last time. */
+  #hasPaused(): boolean {
+    return this.#runtime.turn !== this.#writtenTurn;
+  }
+
+  #noteWriting(): void {
+    this.#writtenAt = performance.now();
+    this.#writtenTurn = this.#runtime.turn;
+  }
+}
+
+/** Sends a message of a server whose session is not open, or not any more. */
+export async function sendUnopened({ id, method }: Message, related: RequestId | undefined): Promise<void> {
+  const request = method === undefined ? checkAnswers(id) : related;
+  // What answers nobody is for a client that listens, and none does yet, or any more.
+  if (request !== undefined) {
+    throw new Error(`No connection established for request ID: ${String(request)}`);
+  }
+}
+
+function checkAnswers(id: RequestId | undefined): RequestId {
+  if (id === undefined) {
+    throw new Error('Cannot send a response on a standalone SSE stream unless resuming a previous client request');
+  }
+  return id;
+}
+
+/** A response as JSON. One that cannot be written is replaced by an error, or its request would never end. */
+function responseText(message: Message, id: RequestId | undefined): string {
+  try {
+    return JSON.stringify(message);
+  } catch {
+    return Engine.unwritable(id ?? '');
+  }
+}
