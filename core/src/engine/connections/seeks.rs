@@ -297,6 +297,9 @@ impl Change<'_> {
         if self.state.session.stream(position.nonce).is_some() {
             return self.resume_stream(conn, position);
         }
+        if self.state.session.has_greeted(position.nonce) {
+            return self.answer_complete(conn);
+        }
         if is_standalone {
             self.state.session.forget_standalone();
         }
