@@ -292,7 +292,6 @@ impl World {
             stream.last_news = now;
         }
         stream.ids.extend(whole.lines().filter_map(|line| line.strip_prefix("id: ")).map(Arc::from));
-        self.check_gap(at, &whole);
     }
 
     /// The connection breaks. Of what is under way, so many bytes arrive.
