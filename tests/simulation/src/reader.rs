@@ -243,6 +243,7 @@ impl World {
                 // Then it may yet begin, as nobody could be asked for long.
                 let is_sure = !is_unsure(&poll.text());
                 self.note_relayed(at, is_sure);
+                self.note_no_room(at, &poll.text());
             }
             if !poll.is_empty() {
                 let text = poll.text();

@@ -128,6 +128,7 @@ pub(crate) struct Sea {
     pub(crate) retention_ms: u64,
     max_age_ms: u64,
     max_events: usize,
+    pub(crate) max_inbox: usize,
     trimmed: u64,
     dice: Dice,
 }
@@ -155,6 +156,7 @@ impl Sea {
             retention_ms: setup.retention_ms,
             max_age_ms: setup.max_age_ms,
             max_events: setup.max_events as usize,
+            max_inbox: setup.max_inbox as usize,
             trimmed: 0,
             dice: Dice::new(setup.seed ^ 0x5EA),
         }
