@@ -52,7 +52,7 @@ impl Sea {
             if !is_kept || !log.now().holds(&before) {
                 lost.push(log.name.clone());
                 lost_ends += u64::from(is_kept && before.finished.is_some());
-                known.lost.entry(*at).or_insert(before);
+                known.lost.entry(*at).or_insert_with(|| (log.name.clone(), before));
             }
             is_kept
         });
@@ -80,12 +80,18 @@ impl Sea {
 
     /// Tells of a log that holds again what the store had lost of it.
     pub(crate) fn note_restored(&mut self, key: &StreamKey) {
-        let Some(known) = self.sessions.get_mut(&key.session) else { return };
+        let Some(known) = self.sessions.get(&key.session) else { return };
         let (Some(log), Some(lost)) = (known.logs.get(&key.nonce.0), known.lost.get(&key.nonce.0)) else { return };
-        if log.now().holds(lost) {
-            let stream = log.name.clone();
-            known.lost.remove(&key.nonce.0);
-            self.count("logs restored");
+        if !log.now().holds(&lost.1) {
+            return;
+        }
+        self.count("logs restored");
+        let Some((stream, _)) = self.sessions.get_mut(&key.session).and_then(|known| known.lost.remove(&key.nonce.0))
+        else {
+            return;
+        };
+        // A standalone stream may have had another log before, which does not come back.
+        if !self.sessions[&key.session].lost.values().any(|(other, _)| *other == stream) {
             let session = self.name_of(&key.session);
             self.tell(Fact::Restored { session, stream });
         }

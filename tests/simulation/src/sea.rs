@@ -48,8 +48,8 @@ pub(crate) struct Session {
     /// The salt with which each number has written since the store was set back last.
     written: BTreeMap<u64, u64>,
     pub(crate) logs: BTreeMap<[u8; 12], Log>,
-    /// Where logs stood that were lost since, or the last of them.
-    pub(crate) lost: BTreeMap<[u8; 12], Version>,
+    /// Where logs stood, and the streams that they are of, before the store lost something of them that is not back.
+    pub(crate) lost: BTreeMap<[u8; 12], (String, Version)>,
     pub(crate) inbox: Inbox,
 }
 
@@ -501,7 +501,9 @@ impl Sea {
         let Some(known) = self.sessions.get_mut(&key.session) else { return };
         if let Some(log) = known.logs.remove(&key.nonce.0) {
             known.inbox.forget(&key.nonce.0);
-            known.lost.remove(&key.nonce.0);
+            if why == Why::StoreLost {
+                known.lost.entry(key.nonce.0).or_insert_with(|| (log.name.clone(), log.now().clone()));
+            }
             if why == Why::Expired {
                 self.expired.insert((Arc::clone(&key.session), log.name.clone()));
             }
