@@ -14,6 +14,7 @@ mod engine {
     mod ahead;
     mod answers;
     mod failovers;
+    mod greetings;
     mod host_store;
     pub(crate) mod lines;
     mod lost_logs;

@@ -12,6 +12,7 @@ use tailrope_shuttle::engine::{
     Connection, Engine, EngineError, LookUp, ManualClock, Options, OutgoingMessage, Sent, SessionHandle, Wake,
 };
 use tailrope_shuttle::protocol::{Dialect, RequestId, Revision, StreamNonce};
+use tailrope_shuttle::store::threaded::PANICS;
 use tailrope_shuttle::store::{
     Complete, Epoch, EventStore, Hold, Limits, MemoryStore, Operation, Outcome, SessionRecord, StoreError,
     ThreadedStore, Ticket, session_name,
@@ -408,6 +409,35 @@ fn i2_i9_an_answer_of_the_store_that_comes_with_its_timeout_is_told_once() {
                 other => panic!("nobody waits: {other:?}"),
             }
         }
+        engine.close();
+    });
+}
+
+#[test]
+fn i9_a_store_whose_code_panics_harms_one_event() {
+    under_many_orders(|| {
+        let store = threaded();
+        let (engine, _) = engine(&store);
+        let bell = Arc::new(Bell::default());
+        let session = open(&engine, &bell);
+        let mut reader = Reader::call(&session);
+        let writer = {
+            let session = session.clone();
+            thread::spawn(move || {
+                for name in ["a", PANICS, "b"] {
+                    // Who is told of the failure is the next sender, or nobody: a response is always taken.
+                    match notify(&session, name) {
+                        Ok(_) | Err(EngineError::Earlier(StoreError::Failed(_))) => {}
+                        other => panic!("only the event itself fails: {other:?}"),
+                    }
+                }
+                respond(&session).unwrap();
+            })
+        };
+        reader.read_to_the_end();
+        writer.join().unwrap();
+        assert_eq!(told(&reader.messages()), (vec!["a".to_owned(), "b".to_owned()], 1), "{}", reader.text);
+        assert_eq!(engine.stats().events_unstored, 1);
         engine.close();
     });
 }

@@ -70,6 +70,14 @@ impl RequestId {
         }
     }
 
+    /// The only other id with the same text: the integer that a string writes, or the string that writes an integer.
+    pub fn of_same_text(&self) -> Option<Self> {
+        match self {
+            Self::Integer(digits) => Some(Self::text_id(digits)),
+            Self::Text(_) => self.number_of_text(),
+        }
+    }
+
     /// Several ids as a JSON array.
     pub fn encode_all(ids: &[Self]) -> Vec<u8> {
         let mut out = vec![b'['];

@@ -49,6 +49,8 @@ pub struct Session {
     revision: Option<Revision>,
     /// The `initialize` request, until it is answered.
     initialize: Option<RequestId>,
+    /// The stream of `initialize`, and whether the client has said that it has read the answer.
+    greeting: Option<(StreamNonce, bool)>,
     list_changed: ListChanged,
     handshake: Handshake,
     pacing: Pacing,
@@ -83,6 +85,7 @@ impl Session {
         Self {
             revision: None,
             initialize: None,
+            greeting: None,
             list_changed: ListChanged::default(),
             handshake: Handshake::default(),
             pacing,
@@ -168,6 +171,19 @@ impl Session {
     pub fn note(&mut self, envelope: &Envelope, text: &Bytes) {
         let is_new = self.handshake.note(envelope, text);
         self.note_fact(self.facts != 0 && is_new);
+    }
+
+    /// The client has read the answer to `initialize`. Returns the stream of that answer the first time: nobody has a use
+    /// for its log any more. None while the answer is not stored, because nobody can have read it.
+    pub fn greeted(&mut self) -> Option<StreamNonce> {
+        let (nonce, is_read) = self.greeting.as_mut()?;
+        let is_running = self.streams.get(nonce).is_some_and(|stream| !stream.machine.is_finished());
+        (!is_running && !std::mem::replace(is_read, true)).then_some(*nonce)
+    }
+
+    /// Whether this was the stream of an `initialize` whose answer the client has read.
+    pub fn has_greeted(&self, nonce: StreamNonce) -> bool {
+        self.greeting == Some((nonce, true))
     }
 
     /// Goes on with a session that was another process's, as its client has opened it there.

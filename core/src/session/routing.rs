@@ -57,12 +57,9 @@ impl Session {
 
     /// The request in flight with this id, or the only one with this text.
     pub fn find_request(&self, id: &RequestId) -> Option<(&RequestId, StreamNonce)> {
-        if let Some((id, nonce)) = self.in_flight.get_key_value(id) {
-            return Some((id, *nonce));
-        }
-        let mut same_text = self.in_flight.iter().filter(|(other, _)| other.as_text() == id.as_text());
-        let (found, nonce) = same_text.next()?;
-        same_text.next().is_none().then_some((found, *nonce))
+        let found = self.in_flight.get_key_value(id);
+        let (id, nonce) = found.or_else(|| self.in_flight.get_key_value(&id.of_same_text()?))?;
+        Some((id, *nonce))
     }
 
     /// Publishes a message on the stream that [`route`](Self::route) found. Returns where a question is logged that is

@@ -157,6 +157,7 @@ impl Session {
         let origin = Origin::of_requests(requests);
         if let (Some(revision), [only]) = (initialize, requests) {
             self.initialize = Some(only.clone());
+            self.greeting = Some((nonce, false));
             self.revision = Some(revision);
         }
         let rules = self.stream_rules(false);

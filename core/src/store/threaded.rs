@@ -1,9 +1,11 @@
 //! A store that answers on threads of its own, for the tests of hosts: the memory store behind a delay.
 //!
-//! Payloads order faults: an event that holds [`FAILS`] is not stored, one that holds [`HANGS`] gets no answer when it is
-//! first asked for, and a page with one that holds [`UNREADABLE`] or [`STALLS`] cannot be read, or is not answered.
+//! Payloads order faults: an event that holds [`FAILS`] is not stored, at one that holds [`PANICS`] the store panics, one that
+//! holds [`HANGS`] gets no answer when it is first asked for, and a page with one that holds [`UNREADABLE`] or [`STALLS`]
+//! cannot be read, or is not answered.
 
 use std::collections::HashSet;
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use super::{
@@ -21,6 +23,8 @@ pub const FAILS: &str = "store-fails";
 pub const HANGS: &str = "store-hangs";
 /// A page with such an event in it cannot be read.
 pub const UNREADABLE: &str = "store-unreadable";
+/// The code of the store panics when it is asked to store such an event.
+pub const PANICS: &str = "store-panics";
 /// A page with such an event in it gets no answer.
 pub const STALLS: &str = "store-stalls";
 
@@ -151,6 +155,10 @@ impl Backend for Delayed {
 
 impl BlockingBackend for Delayed {
     fn run(&self, batch: &[Op]) -> Result<Vec<Option<Outcome>>, Fault> {
+        if batch.iter().any(|op| matches!(&op.ask, Ask::Append { append, .. } if holds(&append.events, PANICS))) {
+            // Without the hook, which has nothing to say of a fault that is ordered.
+            resume_unwind(Box::new(PANICS));
+        }
         let last = batch.iter().map(Op::since).max();
         thread::sleep(
             last.map_or(Duration::ZERO, |last| (last + self.delay).saturating_duration_since(Instant::now())),

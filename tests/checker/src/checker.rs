@@ -113,6 +113,10 @@ impl Checker {
                 let event = self.streams[at].event_mut(place(*n));
                 (event.kept, event.said) = (true, said);
             }
+            Fact::Dropped { session, stream, n } => {
+                let at = self.stream(session, stream);
+                self.streams[at].event_mut(place(*n)).is_dropped = true;
+            }
             Fact::Ack { session, stream, n } => self.say(session, stream, *n, Word::Stored)?,
             Fact::Taken { session, stream, n } => self.say(session, stream, *n, Word::Taken)?,
             Fact::Failed { session, stream, n } => self.say(session, stream, *n, Word::Failed)?,
@@ -159,6 +163,13 @@ impl Checker {
                     self.sessions[at].gone.add(*why);
                 }
             },
+            Fact::Restored { session, stream } => {
+                let at = self.stream(session, stream);
+                self.streams[at].gone.is_lost = false;
+                let is_open =
+                    |connection: &&mut Connection| connection.stream == Some(at) && connection.closed.is_none();
+                self.connections.iter_mut().filter(is_open).for_each(|connection| connection.is_unsure = true);
+            }
             Fact::Done { session, stream } => {
                 let at = self.stream(session, stream);
                 self.streams[at].done = true;
@@ -220,7 +231,7 @@ impl Checker {
         let session = self.session(&open.session);
         let stream = open.stream.as_deref().map(|name| self.stream(&open.session, name));
         let start = stream.map(|at| {
-            let is_anew = self.gone(at).anew;
+            let is_anew = self.gone(at).is_lost;
             let stream = &mut self.streams[at];
             if is_anew {
                 // What a cursor named may be another stream by now.
@@ -257,7 +268,7 @@ impl Checker {
             return;
         };
         let Some(meaning) = self.streams[stream].ids.get(cursor).copied() else { return };
-        if self.gone(stream).loss {
+        if connection.is_unsure || self.gone(stream).permits_loss() {
             return;
         }
         let is_end = match meaning {

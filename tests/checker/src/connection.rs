@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     /// What it got while a later reader, which is named too, had nothing but its priming event.
     pub(crate) early: Vec<(Place, usize)>,
     pub(crate) closed: Option<(By, bool)>,
+    /// It was open when a log that was lost was restored: its answer may be from before that.
+    pub(crate) is_unsure: bool,
 }
 
 impl Connection {
@@ -70,6 +72,7 @@ impl Connection {
             has_terminal: false,
             early: Vec::new(),
             closed: None,
+            is_unsure: false,
         }
     }
 

@@ -140,6 +140,8 @@ pub enum Fact {
     Emit { session: String, stream: String, n: N },
     /// The store holds it from now on.
     Kept { session: String, stream: String, n: N },
+    /// A bound of the store dropped it.
+    Dropped { session: String, stream: String, n: N },
     /// The server says that it is stored.
     Ack { session: String, stream: String, n: N },
     /// The server goes on before it is stored.
@@ -167,6 +169,8 @@ pub enum Fact {
     Stored { session: String, stream: String, ns: Vec<N> },
     /// What permits an end or a loss.
     Gone { session: String, stream: Option<String>, why: Why },
+    /// The log holds again what the store had lost of it.
+    Restored { session: String, stream: String },
     /// The reader says that it has everything.
     Done { session: String, stream: String },
     /// The test waited in vain.

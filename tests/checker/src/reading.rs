@@ -97,7 +97,9 @@ impl Checker {
     fn may_give(&mut self, at: usize) -> bool {
         let connection = &self.connections[at];
         let may_be_gone = match connection.stream.filter(|_| connection.open.probe == Probe::Own) {
-            Some(stream) => self.streams[stream].is_standalone() && self.gone(stream).loss,
+            Some(stream) => {
+                self.streams[stream].is_standalone() && (connection.is_unsure || self.gone(stream).permits_loss())
+            }
             None => connection.open.cursor.is_some(),
         };
         let connection = &mut self.connections[at];
@@ -146,7 +148,7 @@ impl Checker {
     /// An id names one thing, for all connections (I2).
     fn learn(&mut self, at: usize, stream: usize, id: &str, meaning: Meaning) {
         let gone = self.gone(stream);
-        let is_anew = gone.anew || (self.streams[stream].is_standalone() && gone.loss);
+        let is_anew = gone.is_lost || (self.streams[stream].is_standalone() && gone.permits_loss());
         let stream = &mut self.streams[stream];
         let Some(known) = stream.ids.get(id).copied().filter(|_| !is_anew) else {
             stream.ids.insert(id.into(), meaning);
@@ -238,7 +240,7 @@ impl Checker {
         }
         let this = &self.connections[at];
         let emitted = stream.event(place).and_then(|event| event.emitted);
-        let is_lost = stream.gone.or(self.sessions[stream.session].gone).loss;
+        let is_lost = stream.gone.or(self.sessions[stream.session].gone).permits_loss();
         let newer = &stream.readers[stream.readers.partition_point(|(reader, _)| *reader <= at)..];
         let wrong = newer.iter().find(|(reader, since)| {
             let newer = &self.connections[*reader].open;
@@ -296,7 +298,7 @@ impl Checker {
             let says = format!("it comes after {}", Named(session, &self.streams[stream].name, last));
             return self.blame("I2", at, Some(place), says);
         }
-        let is_anew = self.gone(stream).anew;
+        let is_anew = self.gone(stream).is_lost;
         let stream = &mut self.streams[stream];
         let after = stream.known(position);
         if is_anew {
@@ -342,6 +344,7 @@ impl Checker {
             self.learn(at, stream, id, Meaning::Error);
         }
         let (gone, fact) = (self.gone(stream), self.now.fact);
+        let is_judged = !gone.permits_loss() && !self.connections[at].is_unsure;
         let stream = &mut self.streams[stream];
         if stream.error.is_none() {
             stream.error = Some(at);
@@ -350,7 +353,7 @@ impl Checker {
         }
         // What was stored before comes before it.
         let after = stream.known(position).filter(|after| *after != END);
-        if after.is_some() && !gone.loss {
+        if after.is_some() && is_judged {
             stream.holes.push(Hole { connection: at, after, before: END, gap, error: Some(fact) });
         }
     }

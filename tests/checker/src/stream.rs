@@ -60,6 +60,7 @@ pub(crate) struct Emitted {
     /// The word came from an owner that counts as lost.
     pub(crate) late: bool,
     pub(crate) kept: bool,
+    pub(crate) is_dropped: bool,
     pub(crate) seen: bool,
     pub(crate) dumped: bool,
     pub(crate) id: Option<Box<str>>,
@@ -114,26 +115,31 @@ pub(crate) struct Hole {
 pub(crate) struct Gone {
     pub(crate) is_permitted: bool,
     pub(crate) two_ends: bool,
-    pub(crate) loss: bool,
+    loss: bool,
     /// Another may end it in its owner's place.
     pub(crate) owner: bool,
     /// What its owner had taken last may be lost with it.
     pub(crate) cut: bool,
     /// The store may fail when nobody is left to be told.
     pub(crate) unstored: bool,
-    /// What the log held is another thing from here on.
-    pub(crate) anew: bool,
+    /// The store lost what the log held, and has not got it back: what it holds may be another thing.
+    pub(crate) is_lost: bool,
 }
 
 impl Gone {
     pub(crate) fn add(&mut self, why: Why) {
         self.is_permitted = true;
         self.two_ends |= why.permits_two_ends();
-        self.loss |= why.permits_loss();
+        self.loss |= why.permits_loss() && why != Why::StoreLost;
         self.owner |= why == Why::OwnerLost;
         self.cut |= matches!(why, Why::OwnerLost | Why::Unheard);
         self.unstored |= why == Why::Unstored;
-        self.anew |= why == Why::StoreLost;
+        self.is_lost |= why == Why::StoreLost;
+    }
+
+    /// Whether events may be missing.
+    pub(crate) fn permits_loss(self) -> bool {
+        self.loss || self.is_lost
     }
 
     pub(crate) fn or(self, other: Self) -> Self {
@@ -144,7 +150,7 @@ impl Gone {
             owner: self.owner || other.owner,
             cut: self.cut || other.cut,
             unstored: self.unstored || other.unstored,
-            anew: self.anew || other.anew,
+            is_lost: self.is_lost || other.is_lost,
         }
     }
 }
@@ -197,6 +203,12 @@ impl Stream {
             return Some(&self.end);
         }
         self.events.get(usize::try_from(place).ok()?.checked_sub(1)?)
+    }
+
+    /// The first event between two places, both excluded, that the store kept and no bound dropped.
+    pub(crate) fn retained(&self, after: Place, before: Place) -> Option<Place> {
+        let places = (after + 1)..before.min(self.events.len() as Place + 1);
+        places.into_iter().find(|place| self.event(*place).is_some_and(|event| event.kept && !event.is_dropped))
     }
 
     /// The place that a position is behind, if anything tells.

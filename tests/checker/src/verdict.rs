@@ -26,6 +26,7 @@ impl Checker {
                 hole.before = tally.behind(first + count - 1);
                 Some(hole)
             }));
+            holes.iter().for_each(|hole| self.check_gap(at, hole, &tally));
             if self.streams[at].done {
                 self.check_losses(at, &holes);
             }
@@ -70,7 +71,7 @@ impl Checker {
         let gone = self.gone(at);
         let Some(after) = after else {
             // Only the announcement tells where the connection began.
-            if let Some((first, count)) = gap.filter(|_| !stream.has_others && !gone.loss) {
+            if let Some((first, count)) = gap.filter(|_| !stream.has_others && !gone.permits_loss()) {
                 let (low, high) = tally.up_to(before - 1);
                 if count == 0 || first == 0 || !(low..=high).contains(&(first + count - 1)) {
                     let says = format!("the gap of {count} from {first} on does not end before it");
@@ -105,6 +106,17 @@ impl Checker {
                 };
                 self.blame("I8", connection, Some(before), says);
             }
+        }
+    }
+
+    /// I8: what is announced as missing is missing. Only an observer that sees into the store can tell.
+    fn check_gap(&mut self, at: usize, hole: &Hole, tally: &Tally) {
+        let Hole { connection, after, before, gap, .. } = *hole;
+        let Some((first, _)) = gap.filter(|_| self.tells_kept && !self.gone(at).permits_loss()) else { return };
+        let after = after.unwrap_or_else(|| tally.behind(first.saturating_sub(1)) - 1);
+        if let Some(place) = self.streams[at].retained(after, before) {
+            let says = "it is said to be missing, and no bound has dropped it".to_owned();
+            self.blame("I8", connection, Some(place), says);
         }
     }
 
@@ -154,14 +166,14 @@ impl Checker {
         }
         let stream = &self.streams[at];
         let has_end = stream.result.is_some() || stream.error.is_some();
-        if stream.done && stream.request.is_some() && !has_end && !self.gone(at).loss {
+        if stream.done && stream.request.is_some() && !has_end && !self.gone(at).permits_loss() {
             self.blame_stream("I13", at, None, "the request has no end".to_owned());
         }
     }
 
     /// I3: a reader that has everything has every event, or knows that it is missing.
     fn check_losses(&mut self, at: usize, holes: &[Hole]) {
-        if self.gone(at).loss {
+        if self.gone(at).permits_loss() {
             return;
         }
         let stream = &self.streams[at];

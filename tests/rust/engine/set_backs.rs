@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use serde_json::json;
-use tailrope_core::engine::{Options, SessionHandle};
+use tailrope_core::engine::{Connection, Options, SessionHandle};
+use tailrope_core::protocol::EventId;
 use tailrope_core::store::Epoch;
 use tailrope_core::stream::CloseReason;
 
@@ -44,6 +45,56 @@ fn i4_a_reader_elsewhere_is_noticed_after_looks_that_failed() {
     assert!(session.close_connection(&id(1), Some(70), None));
     let closed = read(&fleet, &there);
     assert_eq!(closed.end, Some(CloseReason::Asked), "{}", closed.text);
+}
+
+/// A call with a reader at another process, whose log the store loses as a whole.
+fn lost(fleet: &Fleet) -> (SessionHandle, Connection) {
+    let session = open(fleet, NEW);
+    let cursor = begin(fleet, &session);
+    let there = resume(&find(fleet, 1), &cursor);
+    read(fleet, &there);
+    let Some(EventId::Position(cursor)) = EventId::parse(&cursor) else { unreachable!("it is of an event") };
+    fleet.lose_log("s", cursor.nonce);
+    (session, there)
+}
+
+#[test]
+fn i13_a_reader_elsewhere_waits_for_the_owner_of_a_log_that_is_gone() {
+    for is_heard_first in [false, true] {
+        let fleet = fleet();
+        let (session, there) = lost(&fleet);
+        if is_heard_first {
+            fleet.nodes[0].fails.store(true, Ordering::SeqCst);
+            fleet.disturb();
+            pass(&fleet, 8_000);
+            fleet.nodes[0].fails.store(false, Ordering::SeqCst);
+        } else {
+            fleet.benches[1].advance(1_000);
+            fleet.disturb();
+        }
+        assert_eq!(read_now(&there).end, None, "the owner writes it again: {is_heard_first}");
+        pass(&fleet, 2_000);
+        respond(&session, 1).unwrap();
+        assert_eq!(events(&read(&fleet, &there)), [json!({"event": 2, "is": {"result": 1}})]);
+    }
+}
+
+#[test]
+fn i8_a_reader_elsewhere_of_a_log_that_stays_away_gets_an_end() {
+    let unknown = [json!({"tombstone": {"error": -32603, "id": 1}})];
+    let fleet = fleet();
+    let (_session, there) = lost(&fleet);
+    fleet.nodes[0].fails.store(true, Ordering::SeqCst);
+    fleet.disturb();
+    pass(&fleet, 11_000);
+    assert_eq!(events(&read_now(&there)), unknown, "store_wait_ms");
+    let fleet = self::fleet();
+    let session = open(&fleet, NEW);
+    let there = resume(&find(&fleet, 1), &begin(&fleet, &session));
+    read(&fleet, &there);
+    session.delete();
+    pass(&fleet, 2_000);
+    assert_eq!(events(&read_now(&there)), unknown, "nothing says that the store was set back");
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Inbox {
 impl Sea {
     /// A message that came to `by` waits for the session's owner, unless it came before.
     pub(crate) fn post(&mut self, by: usize, key: &StreamKey, message: &Message) -> Result<(), StoreError> {
-        let now = self.now;
+        let (now, max) = (self.now, self.max_inbox);
         let known = self.sessions.get_mut(&key.session).ok_or(StoreError::Gone)?;
         if known.logs.contains_key(&key.nonce.0) {
             self.count("messages that came before");
@@ -99,6 +99,10 @@ impl Sea {
         }
         let waiting = known.inbox.0.iter().filter(|post| post.waits());
         let (count, bytes) = waiting.fold((0, 0), |(count, bytes), post| (count + 1, bytes + post.message.bytes()));
+        if count >= max {
+            self.count("inboxes that were full");
+            return Err(StoreError::InboxFull { max });
+        }
         check_inbox(count, bytes, message)?;
         let mut log = Log::new(key, &message.about, now);
         if RequestId::decode_all(&message.about).is_none_or(|requests| requests.is_empty()) {

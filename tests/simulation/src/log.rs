@@ -43,6 +43,14 @@ pub(crate) struct Version {
     pub(crate) paced: Paced,
 }
 
+impl Version {
+    /// Whether a log that stands there holds what one that stands here does: the same events, and the same end.
+    pub(crate) fn holds(&self, other: &Self) -> bool {
+        let of = |version: &Self| (version.head, version.chain, version.finished.is_some(), version.tail.clone());
+        of(self) == of(other)
+    }
+}
+
 impl Log {
     pub(crate) fn new(key: &StreamKey, about: &Bytes, at: Ms) -> Self {
         let chain = Chain::start(&key.nonce.0);
@@ -110,11 +118,6 @@ impl Log {
         true
     }
 
-    /// How many appends made it what it is.
-    pub(crate) fn versions(&self) -> usize {
-        self.versions.len()
-    }
-
     /// Goes back to an older version, but not to what was trimmed.
     fn keep(&mut self, versions: usize) {
         let trimmed = self.versions.iter().take_while(|version| version.head + 1 < self.low).count();
@@ -151,15 +154,18 @@ impl Log {
         LogPage { page, chain, is_finished, tail, paced, readers, owner }
     }
 
-    /// A question was answered.
-    pub(crate) fn settle(&mut self, seq: Seq) {
+    /// A question was answered. Returns it if it was kept for that alone.
+    pub(crate) fn settle(&mut self, seq: Seq) -> Vec<StoredEvent> {
         self.settled.push(seq);
-        self.pinned.retain(|event| event.seq != seq || event.kind != EventKind::Question);
+        let is_it = |event: &StoredEvent| event.seq == seq && event.kind == EventKind::Question;
+        let (settled, pinned): (Vec<_>, Vec<_>) = self.pinned.drain(..).partition(is_it);
+        self.pinned = pinned.into();
+        settled
     }
 
-    /// By prefix, but for what is pinned, which yields last; the newest stays. Returns how many events went.
-    pub(crate) fn trim(&mut self, max: usize) -> u64 {
-        let mut trimmed = 0;
+    /// By prefix, but for what is pinned, which yields last; the newest stays. Returns what went.
+    pub(crate) fn trim(&mut self, max: usize) -> Vec<StoredEvent> {
+        let mut trimmed = Vec::new();
         while self.events.len() + self.pinned.len() > max {
             if self.events.len() > 1 {
                 let Some(event) = self.events.pop_front() else { break };
@@ -168,10 +174,10 @@ impl Log {
                 if is_open || event.kind == EventKind::Terminal {
                     self.pinned.push_back(event);
                 } else {
-                    trimmed += 1;
+                    trimmed.push(event);
                 }
-            } else if self.pinned.pop_front().is_some() {
-                trimmed += 1;
+            } else if let Some(event) = self.pinned.pop_front() {
+                trimmed.push(event);
             } else {
                 break;
             }

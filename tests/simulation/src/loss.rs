@@ -1,8 +1,8 @@
 //! What the simulated store forgets: in time, and where it is set back.
 
-use tailrope_checker::Why;
+use tailrope_checker::{Fact, Why};
 use tailrope_core::Ms;
-use tailrope_core::store::session_name;
+use tailrope_core::store::{StreamKey, session_name};
 
 use crate::sea::Sea;
 
@@ -42,16 +42,17 @@ impl Sea {
         };
         let (mut lost, mut lost_ends) = (Vec::new(), 0);
         known.logs.retain(|at, log| {
-            let (versions, was_finished) = (log.versions(), log.is_finished());
+            let before = log.now().clone();
             let is_kept = match by % 4 {
                 0 => *at != nonce,
                 1 => log.set_back_to(time),
                 // A withdrawal is not lost without what came to the inbox behind it.
                 _ => *at != nonce || known.inbox.is_withdrawn(at) || log.set_back_by(1 + (by / 4 % 3) as usize),
             };
-            if !is_kept || log.versions() < versions {
+            if !is_kept || !log.now().holds(&before) {
                 lost.push(log.name.clone());
-                lost_ends += u64::from(is_kept && was_finished);
+                lost_ends += u64::from(is_kept && before.finished.is_some());
+                known.lost.entry(*at).or_insert_with(|| (log.name.clone(), before));
             }
             is_kept
         });
@@ -75,5 +76,24 @@ impl Sea {
         }
         // The nodes have to connect again, and cannot know what they missed.
         self.hint_all();
+    }
+
+    /// Tells of a log that holds again what the store had lost of it.
+    pub(crate) fn note_restored(&mut self, key: &StreamKey) {
+        let Some(known) = self.sessions.get(&key.session) else { return };
+        let (Some(log), Some(lost)) = (known.logs.get(&key.nonce.0), known.lost.get(&key.nonce.0)) else { return };
+        if !log.now().holds(&lost.1) {
+            return;
+        }
+        self.count("logs restored");
+        let Some((stream, _)) = self.sessions.get_mut(&key.session).and_then(|known| known.lost.remove(&key.nonce.0))
+        else {
+            return;
+        };
+        // A standalone stream may have had another log before, which does not come back.
+        if !self.sessions[&key.session].lost.values().any(|(other, _)| *other == stream) {
+            let session = self.name_of(&key.session);
+            self.tell(Fact::Restored { session, stream });
+        }
     }
 }

@@ -243,6 +243,7 @@ impl World {
                 // Then it may yet begin, as nobody could be asked for long.
                 let is_sure = !is_unsure(&poll.text());
                 self.note_relayed(at, is_sure);
+                self.note_no_room(at, &poll.text());
             }
             if !poll.is_empty() {
                 let text = poll.text();
@@ -292,7 +293,6 @@ impl World {
             stream.last_news = now;
         }
         stream.ids.extend(whole.lines().filter_map(|line| line.strip_prefix("id: ")).map(Arc::from));
-        self.check_gap(at, &whole);
     }
 
     /// The connection breaks. Of what is under way, so many bytes arrive.

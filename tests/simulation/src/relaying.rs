@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tailrope_checker::{Fact, Probe, Why};
 use tailrope_core::engine::{Connection, SessionHandle, Wake};
 use tailrope_core::exchange::{Action, Admission, Relayed, RelayedMethod, Request, Terms};
-use tailrope_core::protocol::{Dialect, Head, Refusal, RequestId};
+use tailrope_core::protocol::{Dialect, Head, NotRelayed, Refusal, RequestId};
+use tailrope_core::store::MAX_TAKEN;
 
 use crate::reader::Asked;
 use crate::world::World;
@@ -78,6 +79,14 @@ impl World {
         if self.is_elsewhere(session, node) {
             self.count("notifications relayed");
             self.relay_message(session, node, r#""method":"notifications/progress","params""#);
+        }
+    }
+
+    /// So many notifications at once that a busy host leaves some in the inbox, which is full by then.
+    pub(crate) fn flood(&mut self, session: usize, node: usize) {
+        if self.setup.is_busy && self.is_elsewhere(session, node) {
+            self.count("floods");
+            (0..MAX_TAKEN + 4).for_each(|_| self.tell_server(session, node));
         }
     }
 
@@ -156,6 +165,17 @@ impl World {
         }
     }
 
+    /// A client whose request finds no room is told to come back.
+    pub(crate) fn note_no_room(&self, at: usize, text: &str) {
+        let refusal = Dialect::MCP_PYTHON_2.wording.not_relayed(NotRelayed::InboxFull);
+        if text.contains(&*refusal.message) {
+            self.count("requests that no inbox had room for");
+            if self.readers[at].status != Some(503) {
+                self.broken(self.readers[at].session, None, "a client is not told to come back");
+            }
+        }
+    }
+
     /// Whether the store has lost some of a session, or it has ended: then a message may come again, or be refused and have run.
     fn is_unsettled(&self, session: usize) -> bool {
         let session = &self.sessions[session];
@@ -175,6 +195,9 @@ impl World {
         for session in 0..self.sessions.len() {
             let Some(handle) = self.home(session) else { continue };
             self.sessions[session].posted.extend(handle.take_posted());
+            if self.sessions[session].posted.len() >= MAX_TAKEN {
+                self.count("hosts that take no more");
+            }
             if !self.setup.is_busy || self.is_healed {
                 did |= self.dispatch(session);
             }

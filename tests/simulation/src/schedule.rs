@@ -1,5 +1,7 @@
 //! What a seed decides: a place, and a list of decisions. Any part of the list is a schedule, too.
 
+use tailrope_core::store::MAX_INBOX_MESSAGES;
+
 use crate::dice::Dice;
 
 /// The place where a schedule happens.
@@ -25,6 +27,8 @@ pub(crate) struct Setup {
     /// How long the name of a session that had several owners stays taken.
     pub(crate) max_age_ms: u64,
     pub(crate) max_events: u64,
+    /// Messages that may wait for a session's owner.
+    pub(crate) max_inbox: u64,
     pub(crate) max_batch: u64,
     pub(crate) max_connection_bytes: u64,
     /// How late hints may be.
@@ -52,6 +56,7 @@ impl Setup {
             retention_ms: 600_000,
             max_age_ms: 3_600_000,
             max_events: usize::MAX as u64,
+            max_inbox: MAX_INBOX_MESSAGES as u64,
             max_batch: 256,
             max_connection_bytes: 0,
             hint_ms: 0,
@@ -82,6 +87,11 @@ pub(crate) enum Decision {
     },
     /// The client sends a notification.
     Tell {
+        session: u64,
+        node: u64,
+    },
+    /// The client sends more notifications than a busy host takes.
+    Flood {
         session: u64,
         node: u64,
     },
@@ -259,6 +269,7 @@ impl Schedule {
             retention_ms: pick(&mut dice, &[2_000, 60_000, 600_000, 600_000]),
             max_age_ms: pick(&mut dice, &[60_000, 3_600_000]),
             max_events: pick(&mut dice, &[3, 8, 1_000, 1_000]),
+            max_inbox: pick(&mut dice, &[2, 20, 1_000]),
             max_batch: pick(&mut dice, &[1, 3, 256]),
             max_connection_bytes: pick(&mut dice, &[0, 0, 0, 400]),
             hint_ms: pick(&mut dice, &[0, 20, 500, 20_000]),
@@ -301,13 +312,14 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
             }
         };
     }
-    match dice.below(70) {
+    match dice.below(71) {
         0..=3 => Decision::Call { session: a, node: b },
         4..=13 => Decision::Notify { stream: a, count: if dice.one_in(4) { 1 + b % 12 } else { 1 } },
         14 => Decision::Ask { stream: a },
         15 | 64 => Decision::Settle { stream: a, node: b },
         65..=66 => Decision::Tell { session: a, node: b },
         67 => Decision::Revoke { stream: a, node: b },
+        70 if c.is_multiple_of(4) => Decision::Flood { session: a, node: b },
         68..=69 => Decision::Serve { session: a },
         16..=19 => Decision::Respond { stream: a },
         20..=22 => Decision::Broadcast { session: a },

@@ -12,7 +12,7 @@ use tailrope_core::store::{
     Append, Attach, Attached, AttachedLog, Epoch, Hold, LogPage, LogState, Outcome, Owner, ReadLimit, RunningLog,
     SessionRecord, StoreError, StreamKey, Usage, Verdict, session_name,
 };
-use tailrope_core::stream::{EventKind, Seq};
+use tailrope_core::stream::{EventKind, Seq, StoredEvent};
 
 use crate::dice::Dice;
 use crate::inbox::Inbox;
@@ -48,6 +48,8 @@ pub(crate) struct Session {
     /// The salt with which each number has written since the store was set back last.
     written: BTreeMap<u64, u64>,
     pub(crate) logs: BTreeMap<[u8; 12], Log>,
+    /// Where logs stood, and the streams that they are of, before the store lost something of them that is not back.
+    pub(crate) lost: BTreeMap<[u8; 12], (String, Version)>,
     pub(crate) inbox: Inbox,
 }
 
@@ -126,6 +128,7 @@ pub(crate) struct Sea {
     pub(crate) retention_ms: u64,
     max_age_ms: u64,
     max_events: usize,
+    pub(crate) max_inbox: usize,
     trimmed: u64,
     dice: Dice,
 }
@@ -153,6 +156,7 @@ impl Sea {
             retention_ms: setup.retention_ms,
             max_age_ms: setup.max_age_ms,
             max_events: setup.max_events as usize,
+            max_inbox: setup.max_inbox as usize,
             trimmed: 0,
             dice: Dice::new(setup.seed ^ 0x5EA),
         }
@@ -227,8 +231,12 @@ impl Sea {
         if stream.as_deref() == Some(MESSAGE) {
             return;
         }
-        let session = self.names.get(session).map_or(session, String::as_str).to_owned();
+        let session = self.name_of(session);
         self.tell(Fact::Gone { session, stream, why });
+    }
+
+    pub(crate) fn name_of(&self, session: &str) -> String {
+        self.names.get(session).map_or(session, String::as_str).to_owned()
     }
 
     /// The other store objects of these are told some time of what `by` did (rule 13), and nobody else.
@@ -275,9 +283,8 @@ impl Sea {
                 }
             }
             Operation::Settle(_, seq) => {
-                if let Some(log) = self.log(key) {
-                    log.settle(*seq);
-                }
+                let settled = self.log(key).map(|log| log.settle(*seq)).unwrap_or_default();
+                self.dropped(&settled);
             }
             Operation::DropStream(_) => self.forget(owner, key, Why::StoreLost),
             Operation::DropSession(_) => self.drop_session(owner, &key.session),
@@ -310,8 +317,8 @@ impl Sea {
             }
             let record = record.clone().filter(|_| seen.is_none()).ok_or(StoreError::Gone)?;
             let held = Held { record, epoch: *epoch, owner, is_released: false };
-            let (before, is_left, robbed, forgotten, written, logs, inbox) = Default::default();
-            let new = Session { held, before, is_left, robbed, forgotten, written, logs, inbox };
+            let (before, is_left, robbed, forgotten, written, logs, lost, inbox) = Default::default();
+            let new = Session { held, before, is_left, robbed, forgotten, written, logs, lost, inbox };
             self.sessions.insert(Arc::clone(&key.session), new);
             return Ok(Vec::new());
         };
@@ -396,8 +403,8 @@ impl Sea {
         if end.is_some() && epoch.number > 1 {
             self.count("logs ended by heirs");
         }
-        if trimmed > 0 {
-            self.trimmed += trimmed;
+        if !trimmed.is_empty() {
+            self.trimmed += trimmed.len() as u64;
             self.count("logs trimmed");
         }
         if paced.closes > before.paced.closes {
@@ -409,8 +416,7 @@ impl Sea {
             self.count("closes of readers elsewhere");
         }
         for event in new {
-            let text = String::from_utf8_lossy(&event.frame);
-            for mark in marks(&text) {
+            for mark in marks(&String::from_utf8_lossy(&event.frame)) {
                 if let Some(log) = self.log(key).filter(|log| log.name != mark.stream) {
                     // One that was created again, after its request was answered.
                     log.name = mark.stream.to_owned();
@@ -419,10 +425,22 @@ impl Sea {
                 self.tell(Fact::Kept { session, stream, n: mark.n });
             }
         }
+        self.dropped(&trimmed);
+        self.note_restored(key);
         if !new.is_empty() || end.is_some() || append.paced.is_some() {
             self.changed(owner, &News::Log(key.clone()), &followers);
         }
         Ok(())
+    }
+
+    /// A bound has dropped these events.
+    fn dropped(&mut self, events: &[StoredEvent]) {
+        for event in events {
+            for mark in marks(&String::from_utf8_lossy(&event.frame)) {
+                let (session, stream) = (mark.session.to_owned(), mark.stream.to_owned());
+                self.tell(Fact::Dropped { session, stream, n: mark.n });
+            }
+        }
     }
 
     /// The owner of a session, as another sees it.
@@ -483,6 +501,9 @@ impl Sea {
         let Some(known) = self.sessions.get_mut(&key.session) else { return };
         if let Some(log) = known.logs.remove(&key.nonce.0) {
             known.inbox.forget(&key.nonce.0);
+            if why == Why::StoreLost {
+                known.lost.entry(key.nonce.0).or_insert_with(|| (log.name.clone(), log.now().clone()));
+            }
             if why == Why::Expired {
                 self.expired.insert((Arc::clone(&key.session), log.name.clone()));
             }

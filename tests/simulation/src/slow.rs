@@ -1,12 +1,7 @@
 //! Slow readers of a store that is set back: what it lost is written again, so nobody is told that it is gone.
 
-use tailrope_checker::Fact;
-
 use crate::reader::Reader;
 use crate::world::World;
-
-/// No schedule has so many events in one log: a store with this bound trims nothing.
-const ENOUGH_EVENTS: u64 = 1_000;
 
 impl World {
     /// The store loses the last events of a stream. In half of the cases its readers have not read those events yet. These
@@ -27,16 +22,6 @@ impl World {
         self.sea().roll_back(&self.sessions[session].name, &name, by);
         for at in slow {
             self.readers[at].is_stalled = false;
-        }
-    }
-
-    /// I8: only what a bound has dropped is a gap.
-    pub(crate) fn check_gap(&self, stream: usize, text: &str) {
-        if self.setup.max_events >= ENOUGH_EVENTS && text.contains(": gap ") {
-            let stream = &self.streams[stream];
-            let (session, says) = (self.sessions[stream.session].name.clone(), "a gap of what no bound has dropped");
-            let (stream, says, invariant) = (Some(stream.name.clone()), says.to_owned(), Some("I8".to_owned()));
-            self.tell(Fact::Hung { session, stream, says, invariant });
         }
     }
 }

@@ -302,6 +302,10 @@ impl World {
                 let session = Self::pick(&self.sessions, session).unwrap_or(0);
                 self.tell_server(session, self.node(node));
             }
+            Decision::Flood { session, node } => {
+                let session = Self::pick(&self.sessions, session).unwrap_or(0);
+                self.flood(session, self.node(node));
+            }
             Decision::Revoke { stream, node } => {
                 let stream = self.a_stream(stream);
                 self.revoke(stream, self.node(node));

@@ -12,7 +12,7 @@ const SCHEDULES: u64 = ENOUGH;
 const ENOUGH: u64 = 5_000;
 
 /// What schedules have to reach: a simulation that does not get there tests nothing.
-const REACHED: [&str; 82] = [
+const REACHED: [&str; 87] = [
     "adoptions that a host refused",
     "answers_unasked",
     "answers relayed",
@@ -42,12 +42,16 @@ const REACHED: [&str; 82] = [
     "events_missed",
     "events_unstored",
     "failures told to a later sender",
+    "floods",
     "gaps seen",
     "heirs that came second",
     "holds lost by the store",
+    "hosts that take no more",
+    "inboxes that were full",
     "logs ended by heirs",
     "logs expired",
     "logs lost by the store",
+    "logs restored",
     "logs set back",
     "logs trimmed",
     "logs_lost",
@@ -75,6 +79,7 @@ const REACHED: [&str; 82] = [
     "relayed messages that came",
     "requests cancelled",
     "requests relayed",
+    "requests that no inbox had room for",
     "results seen",
     "resumes",
     "resumes_accepted",

@@ -85,7 +85,7 @@ impl Change<'_> {
         }
     }
 
-    fn answer_complete(&mut self, id: ConnectionId) {
+    pub(crate) fn answer_complete(&mut self, id: ConnectionId) {
         Counters::add(&self.cell.shared.counters.resumes_complete, 1);
         if let Some(conn) = self.state.conns.get_mut(&id) {
             let (request, cursor) = conn.asked_for();

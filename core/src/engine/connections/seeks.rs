@@ -219,12 +219,13 @@ impl Change<'_> {
             return self.seek_failed(conn);
         }
         let is_standalone = self.state.session.standalone() == Some(nonce);
-        let is_awaited = self.state.writing.contains_key(&nonce) || (is_standalone && self.cell.is_elsewhere());
+        let may_come = is_standalone || self.state.disturbed.is_some_and(|at| !self.has_waited(Some(at)));
+        let is_awaited = self.state.writing.contains_key(&nonce) || (may_come && self.cell.is_elsewhere());
         let Some(log) = attached.log else {
             if self.state.session.stream(nonce).is_some() || !is_awaited {
                 return self.not_found(conn, position);
             }
-            // The log is being written, or its owner has yet to create it.
+            // The log is being written, or its owner has yet to create it, or to write it again.
             return self.seek_failed(conn);
         };
         if self.state.session.stream(nonce).is_none() && self.may_be_posted(&log) {
@@ -296,6 +297,9 @@ impl Change<'_> {
         let is_standalone = self.state.session.standalone() == Some(position.nonce);
         if self.state.session.stream(position.nonce).is_some() {
             return self.resume_stream(conn, position);
+        }
+        if self.state.session.has_greeted(position.nonce) {
+            return self.answer_complete(conn);
         }
         if is_standalone {
             self.state.session.forget_standalone();

@@ -70,9 +70,27 @@ impl Change<'_> {
         }
         // First, because a reader that is fenced must get nothing more of the log (I4).
         self.note_readers(nonce, number, Some(found.as_ref().map_or(0, |(_, page)| page.readers)));
+        if found.is_some() {
+            self.state.gone.remove(&nonce);
+        } else if self.may_come_back(nonce) {
+            return self.state.timers.set(Reason::Look(nonce), self.now + FOLLOW_MS);
+        }
         if self.state.followed.contains_key(&nonce) {
             self.catch_up(nonce, found);
         }
+    }
+
+    /// Whether the owner of a log that is gone may write it again, because the store was set back. The store's word for that may
+    /// come a little later than a look.
+    fn may_come_back(&mut self, nonce: StreamNonce) -> bool {
+        let requests = self.state.followed.get(&nonce).filter(|requests| !requests.is_empty());
+        if requests.is_none() || self.cell.is_gone(self.state.owner) {
+            return false;
+        }
+        let since = *self.state.gone.entry(nonce).or_insert(self.now);
+        let wait_ms = self.cell.shared.options.pacing.store_wait_ms;
+        let is_disturbed = self.state.disturbed.is_some_and(|at| at + wait_ms > since);
+        self.now.since(since) < if is_disturbed { wait_ms } else { FOLLOW_MS.min(wait_ms) }
     }
 
     /// Gives the machine of a stream that is followed what is new in its log.
@@ -120,6 +138,7 @@ impl Change<'_> {
         }
         if self.state.session.stream(nonce).is_none_or(|stream| stream.machine.is_finished()) {
             self.state.followed.remove(&nonce);
+            self.state.gone.remove(&nonce);
             self.state.timers.clear(Reason::Look(nonce));
         } else {
             let again = self.cell.shared.next_look(self.now, FOLLOW_MS);
@@ -141,6 +160,7 @@ impl Change<'_> {
             return self.look_at_log(nonce);
         }
         self.state.followed.remove(&nonce);
+        self.state.gone.remove(&nonce);
         self.state.session.let_go(nonce);
         self.state.watched.remove(&nonce);
     }

@@ -25,6 +25,7 @@ impl Watch for Cell {
 
     fn all_changed(&self) {
         self.change(|change| {
+            change.state.disturbed = Some(change.now);
             change.state.doubt_store();
             change.state.inbox.is_hinted = true;
             let watched: Vec<StreamNonce> = change.state.watched.keys().copied().collect();

@@ -64,6 +64,10 @@ pub(crate) struct State {
     pub(crate) beside: Option<Weak<Cell>>,
     /// Streams that another process writes, with the requests that they were opened for.
     pub(crate) followed: BTreeMap<StreamNonce, Vec<RequestId>>,
+    /// Since when the logs of some of these are gone.
+    pub(crate) gone: OwnMap<StreamNonce, Ms>,
+    /// When the store said last that it may have been set back.
+    pub(crate) disturbed: Option<Ms>,
     /// Streams that other processes may read or write.
     pub(crate) watched: OwnMap<StreamNonce, Watched>,
     /// The store tells what other processes do to the session.
@@ -206,6 +210,8 @@ impl Cell {
                 adoption: Adoption::default(),
                 beside: None,
                 followed: BTreeMap::new(),
+                gone: OwnMap::default(),
+                disturbed: None,
                 watched: OwnMap::default(),
                 is_watching: false,
                 arrived: None,

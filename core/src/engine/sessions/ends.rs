@@ -158,6 +158,7 @@ impl Cell {
             change.release_senders();
             change.state.arrived = None;
             change.state.followed.clear();
+            change.state.gone.clear();
             self.unwatch_all(change.state);
             for (id, conn) in change.state.json.clone() {
                 let phase = change.state.conns.get(&conn).map(|conn| &conn.phase);

@@ -4,7 +4,9 @@ use crate::engine::lines::log_later;
 use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::SESSION;
 use crate::engine::sessions::change::Change;
+use crate::engine::shared::lock;
 use crate::exchange::Admission;
+use crate::protocol::Lasting;
 use crate::session::MAX_HANDSHAKE_BYTES;
 use crate::store::{Hold, MAX_NOTE_BYTES, SessionRecord};
 use crate::stream::Input;
@@ -15,6 +17,9 @@ const _: () = assert!(MAX_HANDSHAKE_BYTES <= MAX_NOTE_BYTES);
 impl Change<'_> {
     /// Notes what the client tells for the rest of its session, for another server object that goes on with it.
     pub(crate) fn note(&mut self, admission: &Admission) {
+        if admission.lasting().any(|(envelope, _)| envelope.lasting() == Some(Lasting::Initialized)) {
+            self.drop_greeting();
+        }
         if !self.cell.shared.store.outlives_process() {
             return;
         }
@@ -31,6 +36,15 @@ impl Change<'_> {
                  session where this one is lost"
             );
         }
+    }
+
+    /// Drops the log of `initialize`, because its client has read the answer. Otherwise each session would cost that log
+    /// until retention ends.
+    fn drop_greeting(&mut self) {
+        let Some(nonce) = self.state.session.greeted() else { return };
+        // It must not be written again.
+        lock(&self.cell.shared.kept).remove((self.cell.number, nonce));
+        self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
     }
 
     /// Lets the store know of the session before anything of it is written.

@@ -1,7 +1,6 @@
 //! Threads for a backend that waits while it reaches its logs.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::ask::{Fault, Kind, Op};
@@ -9,7 +8,6 @@ use super::queued::{Backend, Queued};
 use super::{Mailbox, Take, Turn};
 use crate::store::threads::Threads;
 use crate::store::{Limits, Outcome};
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, thread};
 
 /// How long what is left may take when the store is closed.
@@ -33,12 +31,8 @@ pub trait BlockingBackend: Backend + 'static {
     fn run(&self, batch: &[Op]) -> Result<Vec<Option<Outcome>>, Fault>;
 }
 
-/// The fault of a batch whose code panicked. Only the first panic of a store is logged: each operation fails with this fault.
-fn panicked(is_told: &AtomicBool) -> Fault {
-    if !is_told.swap(true, Ordering::Relaxed) {
-        tracing::error!(target: "tailrope",
-            "the code of the event store panicked; what it was doing fails, and further panics are not logged");
-    }
+/// The fault of a batch whose code panicked.
+fn panicked() -> Fault {
     Fault { what: "the code of the event store panicked".to_owned(), kind: Kind::OfOne, was_sent: false }
 }
 
@@ -52,13 +46,11 @@ impl<B: BlockingBackend> Queued<Arc<B>> {
     pub fn start(backend: Arc<B>, limits: &Limits, threads: usize, timeout_ms: u64) -> io::Result<Self> {
         const TAKE: Take = Take { changes: true, questions: true, sessions: 1, operations: 64, bytes: 1 << 20 };
         let mailbox = Arc::new(Mailbox::new(Duration::from_millis(timeout_ms), CLOSING));
-        let is_told = Arc::new(AtomicBool::new(false));
         let start = |_| {
-            let (mailbox, backend, is_told) = (Arc::clone(&mailbox), Arc::clone(&backend), Arc::clone(&is_told));
+            let (mailbox, backend) = (Arc::clone(&mailbox), Arc::clone(&backend));
             let run = move || {
                 while let Turn::Batch(batch) = mailbox.next_until(&TAKE, None) {
-                    let outcomes = catch_unwind(AssertUnwindSafe(|| backend.run(&batch)));
-                    match outcomes.unwrap_or_else(|_| Err(panicked(&is_told))) {
+                    match mailbox.guard(|| backend.run(&batch)).unwrap_or_else(|| Err(panicked())) {
                         Ok(outcomes) => mailbox.done(batch, outcomes),
                         Err(fault) => mailbox.failed(batch, &fault),
                     }

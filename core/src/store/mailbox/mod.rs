@@ -16,6 +16,7 @@ mod queued;
 #[cfg(test)]
 mod tests;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 // A waker is no part of what Shuttle schedules.
 use std::sync::Arc as WakerArc;
 use std::task::Waker;
@@ -61,6 +62,16 @@ struct State {
     closes: Option<Instant>,
     /// How much of what nobody waits for was refused and is not in the log yet, and why it was the last time.
     refused: Option<(u64, StoreError)>,
+    /// Whether the code of the store has panicked. Only the first panic is logged: each operation fails with it.
+    panic: Panicked,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Panicked {
+    Never,
+    /// It is not in the log yet.
+    First,
+    Logged,
 }
 
 impl State {
@@ -92,7 +103,13 @@ pub(super) struct Mailbox {
 impl Mailbox {
     /// `timeout` is how long an operation is tried, `closing` how long what is left is tried when the store is closed.
     pub(super) fn new(timeout: Duration, closing: Duration) -> Self {
-        let state = State { mail: Mail::new(timeout), waiting: Default::default(), closes: None, refused: None };
+        let state = State {
+            mail: Mail::new(timeout),
+            waiting: Default::default(),
+            closes: None,
+            refused: None,
+            panic: Panicked::Never,
+        };
         Self { state: Mutex::new(state), closing }
     }
 
@@ -123,6 +140,20 @@ impl Mailbox {
         Self::wake_all(state);
     }
 
+    /// Calls the code of the store, which somebody else may have written. None where it panics: that harms only what it was
+    /// called for (I9). A worker logs it, as above.
+    pub(super) fn guard<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+        let called = catch_unwind(AssertUnwindSafe(call)).ok();
+        if called.is_none() {
+            let mut state = self.lock();
+            if state.panic == Panicked::Never {
+                state.panic = Panicked::First;
+                Self::wake_all(state);
+            }
+        }
+        called
+    }
+
     /// Takes an operation back that is not under way; one that is, is not tried again.
     pub(super) fn call_off(&self, session: &str, ticket: &Ticket) {
         let mut state = self.lock();
@@ -139,6 +170,10 @@ impl Mailbox {
         let is_over = state.closes.is_some_and(|at| now >= at);
         let batch = if is_over { Vec::new() } else { state.take(now, take, &mut over) };
         let refused = state.refused.take();
+        let is_first_panic = state.panic == Panicked::First;
+        if is_first_panic {
+            state.panic = Panicked::Logged;
+        }
         let left = if is_over { state.mail.give_up() } else { Vec::new() };
         let lost = left.len();
         over.extend(left.into_iter().map(|op| (op, closed())));
@@ -161,6 +196,10 @@ impl Mailbox {
         }
         if let Some((operations, error)) = refused {
             tracing::error!(target: "tailrope", operations, %error, "event store did not do what it was told");
+        }
+        if is_first_panic {
+            tracing::error!(target: "tailrope",
+                "the code of the event store panicked; what it was doing fails, and further panics are not logged");
         }
         tell_over(over);
         turn

@@ -15,7 +15,8 @@ use crate::stream::Seq;
 use crate::sync::Arc;
 
 /// What a store does besides the operations that its workers take from the mailbox. Its methods do not wait for the store:
-/// threads call them that have others to serve.
+/// threads call them that have others to serve. One that panics has done nothing, and says what it says by default; of
+/// [`usage`](Self::usage) that is nothing.
 pub trait Backend: Send + Sync {
     /// See [`EventStore::watch`]. [`Watchers`](crate::store::Watchers) keeps who watches what. A change that comes after
     /// this call is told, also when the store begins to look for changes only now.
@@ -114,6 +115,11 @@ impl<B: Backend> Queued<B> {
         }
     }
 
+    /// Calls the backend. Where its code panics, the outcome is `otherwise`.
+    fn call<'a, T>(&'a self, otherwise: T, call: impl FnOnce(&'a B) -> T) -> T {
+        self.mailbox.guard(|| call(&self.backend)).unwrap_or(otherwise)
+    }
+
     /// Asks for what has no answer.
     fn tell(&self, session: &Arc<str>, ask: Ask) {
         if let Err(error) = self.mailbox.push(session, ask, None) {
@@ -165,11 +171,11 @@ impl<B: Backend> EventStore for Queued<B> {
     }
 
     fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
-        self.backend.watch(session, watcher);
+        self.call((), |backend| backend.watch(session, watcher));
     }
 
     fn unwatch(&self, session: &str, watcher: &Watcher) {
-        self.backend.unwatch(session, watcher);
+        self.call((), |backend| backend.unwatch(session, watcher));
     }
 
     fn settle(&self, key: &StreamKey, epoch: Epoch, seq: Seq) {
@@ -185,12 +191,12 @@ impl<B: Backend> EventStore for Queued<B> {
     }
 
     fn sweep(&self, _now: Ms) -> Ms {
-        self.backend.sweep();
+        self.call((), B::sweep);
         Ms::NEVER
     }
 
     fn usage(&self) -> Usage {
-        self.backend.usage()
+        self.call(Usage::default(), B::usage)
     }
 
     fn answers_elsewhere(&self) -> bool {
@@ -198,15 +204,15 @@ impl<B: Backend> EventStore for Queued<B> {
     }
 
     fn outlives_process(&self) -> bool {
-        self.backend.outlives_process()
+        self.call(true, B::outlives_process)
     }
 
     fn is_cut_off(&self) -> bool {
-        self.backend.is_cut_off()
+        self.call(false, B::is_cut_off)
     }
 
     fn namespace(&self) -> &str {
-        self.backend.namespace()
+        self.call("", B::namespace)
     }
 }
 
@@ -215,8 +221,8 @@ impl<B: Backend> Drop for Queued<B> {
         // The child of a fork has not the threads, and must not touch what they lock.
         let Some(threads) = self.threads.take() else { return };
         self.mailbox.close();
-        self.backend.close();
-        if self.backend.may_wait() {
+        self.call((), B::close);
+        if self.call(true, B::may_wait) {
             threads::join(threads);
         }
     }

@@ -1,5 +1,7 @@
 //! The rules of what waits, in virtual time.
 
+mod panics;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -8,12 +10,9 @@ use bytes::Bytes;
 
 use super::ask::{Ask, Fault, Kind, Op};
 use super::mail::Mail;
-use super::{Backend, BlockingBackend, Mailbox, Queued, Take, Turn, WakerArc, believe_later};
+use super::{Mailbox, Take, Turn, WakerArc, believe_later};
 use crate::protocol::StreamNonce;
-use crate::store::{
-    Answer, Append, Attach, Complete, Epoch, EventStore, Limits, Message, Operation, Outcome, ReadLimit, StoreError,
-    StreamKey, Ticket, Usage, Watcher,
-};
+use crate::store::{Append, Attach, Complete, Epoch, Message, Operation, Outcome, ReadLimit, StoreError, Ticket};
 use crate::stream::{EventKind, StoredEvent};
 use crate::sync::{Arc, Weak};
 
@@ -252,50 +251,6 @@ fn what_is_asked_of_no_session_waits_for_nothing_that_was_asked_later() {
         case.later(1);
         assert_eq!(numbers(&busy).contains(&3), number == 10, "rule 11: {:?}", numbers(&busy));
     }
-}
-
-/// A backend whose code panics when it is asked for this session.
-struct Panics(&'static str);
-
-impl Backend for Panics {
-    fn watch(&self, _session: &Arc<str>, _watcher: &Watcher) {}
-    fn unwatch(&self, _session: &str, _watcher: &Watcher) {}
-    fn usage(&self) -> Usage {
-        Usage::default()
-    }
-}
-
-impl BlockingBackend for Panics {
-    fn run(&self, batch: &[Op]) -> Result<Vec<Option<Outcome>>, Fault> {
-        assert!(batch.iter().all(|op| op.ticket.as_ref().is_none_or(|ticket| ticket.number != 1)), "{}", self.0);
-        Ok(batch.iter().map(|op| op.ticket.as_ref().map(|_| Outcome::Done(Ok(())))).collect())
-    }
-}
-
-struct Told(std::sync::mpsc::Sender<(u64, Outcome)>);
-
-impl Complete for Told {
-    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
-        drop(self.0.send((ticket.number, outcome)));
-    }
-}
-
-#[test]
-fn i9_an_operation_at_which_the_code_of_a_store_panics_fails_and_harms_no_other() {
-    let store = Queued::start(Arc::new(Panics("a fault in its code")), &Limits::default(), 1, 60_000).unwrap();
-    let (sender, told) = std::sync::mpsc::channel();
-    let told_to = Arc::new(Told(sender));
-    let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&told_to) as Arc<dyn Complete>));
-    let key = StreamKey { session: "a".into(), nonce: NONCE };
-    for number in 1..=3 {
-        let ticket = Ticket { to: to.clone(), nonce: NONCE, operation: Operation::Append, number };
-        let append = Append { first: number, ..Append::default() };
-        assert!(matches!(store.append(crate::Ms(0), &key, epoch(), &append, &ticket), Answer::Later));
-    }
-    let mut outcomes: Vec<_> = (0..3).map(|_| told.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
-    outcomes.sort_by_key(|(number, _)| *number);
-    assert!(matches!(outcomes[0], (1, Outcome::Done(Err(StoreError::Failed(_))))), "{outcomes:?}");
-    assert!(outcomes[1..].iter().all(|(_, outcome)| matches!(outcome, Outcome::Done(Ok(())))), "{outcomes:?}");
 }
 
 #[test]

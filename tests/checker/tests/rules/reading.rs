@@ -210,6 +210,21 @@ fn i8_what_is_missing_is_announced() {
 }
 
 #[test]
+fn i8_only_what_a_bound_has_dropped_is_missing() {
+    let kept = || (1..=4).fold(interrupted().stored("a", [4]), |story, n| story.kept("a", n));
+    let skips = |story: Story| story.open("get", "a", Some("a-1")).prime("get", "p1").gap("get", 2, 2);
+    let (is_dropped, is_not) = (|| kept().dropped("a", 2).dropped("a", 3), || kept().dropped("a", 2));
+    let says = "no bound has dropped it";
+    skips(is_dropped()).comes("get", "a", [4]).is_good();
+    skips(is_not()).comes("get", "a", [4]).breaks("I8", says);
+    skips(is_not()).lost("get").breaks("I8", says);
+    skips(is_not()).gone("a", Why::Cancelled).error("get", "a").closed("get").report_has("I8", says);
+    let lost = |story: Story| story.gone("a", Why::StoreLost);
+    skips(lost(is_not())).comes("get", "a", [4]).is_good();
+    skips(lost(is_not())).restored("a").comes("get", "a", [4]).report_has("I8", says);
+}
+
+#[test]
 fn i8_is_broken() {
     let resumed = || interrupted().stored("a", [4]).open("get", "a", Some("a-1")).prime("get", "p1");
     resumed().gap("get", 2, 1).comes("get", "a", [4]).breaks("I8", "a gap of 1 is announced, and 2 are missing");
@@ -232,4 +247,29 @@ fn a_standalone_stream_begins_anew_after_its_store_lost_it() {
     anew.prime("two", "q").comes("two", "standalone", [5]).done("standalone").is_good();
     let silent = story().open("two", "standalone", Some("standalone-2")).prime("two", "q");
     silent.comes("two", "standalone", [5]).breaks("I3", "[[s/standalone/3]] is missing");
+}
+
+#[test]
+fn a_log_that_is_restored_is_judged_again() {
+    let lost = |story: Story| story.gone("a", Why::StoreLost);
+    let resumed = |story: Story| story.open("get", "a", Some("a-1")).prime("get", "p1");
+    let all = |story: Story| story.comes("get", "a", 2..=4).comes("get", "a", [END]).closed("get").done("a");
+    let call = || interrupted().stored("a", [4, END]);
+    all(resumed(lost(call()).restored("a"))).is_good();
+    all(resumed(lost(call())).restored("a")).is_good();
+    // What nobody has read is missing once the log has it again.
+    let skipped = |story: Story| story.comes("get", "a", [4, END]).closed("get");
+    skipped(resumed(lost(call()))).is_good();
+    skipped(resumed(lost(call()).restored("a"))).breaks("I3", "[[s/a/2]] is missing");
+    let halfway = |story: Story| story.comes("get", "a", [2]).restored("a").comes("get", "a", [4, END]).closed("get");
+    halfway(resumed(lost(call()))).breaks("I3", "[[s/a/3]] is missing");
+    lost(call()).restored("a").done("a").report_has("I3", "lost: it was stored");
+    resumed(lost(call()).restored("a")).error("get", "a").closed("get").report_has("I3", "is missing");
+    let refused = |story: Story| story.open("get", "a", Some("a-1")).head("get", 400, "application/json");
+    refused(lost(call()).restored("a")).breaks("I8", "refused with 400");
+    // What was told while the log was lost may come later.
+    resumed(lost(call())).restored("a").error("get", "a").closed("get").is_good();
+    // Lost once more, or for another reason, too.
+    skipped(resumed(lost(lost(call()).restored("a")))).is_good();
+    skipped(resumed(lost(call()).gone("a", Why::Expired).restored("a"))).breaks("I3", "[[s/a/2]] is missing");
 }

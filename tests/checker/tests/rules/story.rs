@@ -61,6 +61,10 @@ impl Story {
         self.tell(Fact::Kept { session: "s".into(), stream: stream.into(), n: n(number) })
     }
 
+    pub(crate) fn dropped(self, stream: &str, number: u64) -> Self {
+        self.tell(Fact::Dropped { session: "s".into(), stream: stream.into(), n: n(number) })
+    }
+
     pub(crate) fn ack(self, stream: &str, number: u64) -> Self {
         self.tell(Fact::Ack { session: "s".into(), stream: stream.into(), n: n(number) })
     }
@@ -172,6 +176,10 @@ impl Story {
 
     pub(crate) fn gone(self, stream: &str, why: Why) -> Self {
         self.tell(Fact::Gone { session: "s".into(), stream: Some(stream.into()), why })
+    }
+
+    pub(crate) fn restored(self, stream: &str) -> Self {
+        self.tell(Fact::Restored { session: "s".into(), stream: stream.into() })
     }
 
     pub(crate) fn dump(self, stream: &str, numbers: impl IntoIterator<Item = u64>) -> Self {
