@@ -29,7 +29,7 @@ pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
 .PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs
 .PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
-.PHONY: test test-rust test-wire test-python test-node test-clients
+.PHONY: test test-rust test-wire test-python test-python-mcp1 test-python-mcp2 test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
 .PHONY: torture-faults torture-marathon torture-stalled torture-soak
 
@@ -41,8 +41,8 @@ setup: ## make .venv/mcp1 and .venv/mcp2, build the wheel, install it in both (f
 
 # Each of these runs several tests at a time, and most of them wait most of their time. More would only starve each other.
 TOGETHER := $(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target
-# What needs no Rust server comes first: while Clippy compiles those, it runs.
-SUITES := test-node test-wire test-python test-rust test-clients
+# The longest come first, so that none of them is left alone at the end.
+SUITES := test-rust test-wire test-python test-node test-clients
 
 test: setup ## what every change runs: all that is deterministic and quick
 	@rm -rf $(TIMES)
@@ -100,8 +100,12 @@ test-wire-full: setup ## ask every server on every store, every fleet, and both 
 	$(SERVERS) $(call pytest,$(MCP2),tests/wire --numprocesses 3,wire-full)
 
 # On mcp 1.x what the SDK line or its HTTP library can change; what says nothing about them carries the mark `one_line`.
-test-python: setup ## run tests/python: installing, event loops, forks, stores of a host, the client's half
+test-python: test-python-mcp2 test-python-mcp1 ## run tests/python: installing, event loops, forks, stores of a host, the client's half
+
+test-python-mcp2: setup
 	$(SERVERS) $(call pytest,$(MCP2),tests/python -m "not full" --numprocesses 2 --dist loadgroup,python-mcp2)
+
+test-python-mcp1: setup
 	$(SERVERS) $(call pytest,$(MCP1),tests/python -m "not full and not one_line" --numprocesses 2 --dist loadgroup,python-mcp1)
 
 test-python-full: setup ## run all of it on both SDK lines, and the official client 1.x against every server

@@ -219,13 +219,12 @@ impl Change<'_> {
             return self.seek_failed(conn);
         }
         let is_standalone = self.state.session.standalone() == Some(nonce);
-        let may_come = is_standalone || self.state.disturbed.is_some_and(|at| !self.has_waited(Some(at)));
-        let is_awaited = self.state.writing.contains_key(&nonce) || (may_come && self.cell.is_elsewhere());
+        let is_awaited = self.state.writing.contains_key(&nonce) || (is_standalone && self.cell.is_elsewhere());
         let Some(log) = attached.log else {
             if self.state.session.stream(nonce).is_some() || !is_awaited {
                 return self.not_found(conn, position);
             }
-            // The log is being written, or its owner has yet to create it, or to write it again.
+            // The log is being written, or its owner has yet to create it.
             return self.seek_failed(conn);
         };
         if self.state.session.stream(nonce).is_none() && self.may_be_posted(&log) {
