@@ -13,14 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tailrope
 import uvicorn
 import uvloop
 from kit.elsewhere import NEVER_LOST, OWNER_LOST_MS
@@ -28,12 +27,10 @@ from kit.ending import ENDS_S
 from kit.peer import Peer, counts, ids, logs, results
 from kit.raw import Reply, Truncated, request
 from kit.servers import START_S, TESTS, gate, written
-from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from program import python
 from servers.python.app import build
 from servers.python.control import CONTROL
-from servers.python.flavors import BUILDERS, Ops, installed
+from servers.python.flavors import installed
 from tailrope.testing._server import _free_port
 
 pytestmark = pytest.mark.ours
@@ -292,42 +289,57 @@ for flavor in installed(): asyncio.run(main(flavor))
     assert done.returncode == 0, done.stderr
 
 
-MANY = 40
-
-
 @pytest.mark.parametrize("what", ["sessions", "managers"])
-def test_f44_a_drain_waits_for_calls_once(what: str, uninstalled: None, tmp_path: Path) -> None:
+def test_f44_a_drain_waits_for_calls_once(what: str, tmp_path: Path) -> None:
     """However many sessions its lifespan ends one by one, or managers of one app do so one after the other."""
-    tailrope.install(store=f"sqlite:{tmp_path / 'events.db'}", drain_within_ms=1_000)
-    app = BUILDERS[installed()[-1]]({}, None, None, Ops(tailrope=True))
-    inner = app.router.lifespan_context
+    done = python(
+        """
+import uvicorn
+from contextlib import AsyncExitStack, asynccontextmanager
+from kit.peer import Peer
+from kit.servers import gate
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from servers.python.flavors import BUILDERS, Ops
 
-    @asynccontextmanager
-    async def managers(_app: Any) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            state = await stack.enter_async_context(inner(app))
-            for _ in range(MANY):
-                await stack.enter_async_context(StreamableHTTPSessionManager(Server("x")).run())
-            yield state
+MANY = 40
+what, place = sys.argv[1:]
+tailrope.install(store=place, drain_within_ms=1_000)
+app = BUILDERS[installed()[-1]]({}, None, None, Ops(tailrope=True))
+inner = app.router.lifespan_context
 
-    if what == "managers":
-        app.router.lifespan_context = managers
+@asynccontextmanager
+async def managers(_app):
+    async with AsyncExitStack() as stack:
+        state = await stack.enter_async_context(inner(app))
+        for _ in range(MANY):
+            await stack.enter_async_context(StreamableHTTPSessionManager(Server("x")).run())
+        yield state
 
-    async def main() -> None:
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none"))
-        task = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        port = int(server.servers[0].sockets[0].getsockname()[1])
-        for _ in range(MANY if what == "sessions" else 1):
-            call = await (await Peer.open(port)).call("script", {"steps": ["emit 1", f"gate {gate()}"]})
-            await call.some(1)
-        server.should_exit = True
-        # Forty times the second that calls have would be more.
-        async with asyncio.timeout(MANY / 2):
-            await task
+if what == "managers":
+    app.router.lifespan_context = managers
 
-    asyncio.run(main())
+async def main():
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none"))
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = int(server.servers[0].sockets[0].getsockname()[1])
+    for _ in range(MANY if what == "sessions" else 1):
+        call = await (await Peer.open(port)).call("script", {"steps": ["emit 1", f"gate {gate()}"]})
+        await call.some(1)
+    server.should_exit = True
+    # Forty times the second that calls have would be more.
+    async with asyncio.timeout(MANY / 2):
+        await task
+
+asyncio.run(main())
+""",
+        100,
+        what,
+        f"sqlite:{tmp_path / 'events.db'}",
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_hooks_come_off_and_leave_those_of_others_in_place() -> None:
