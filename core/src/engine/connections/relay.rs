@@ -166,9 +166,11 @@ impl Change<'_> {
     /// The store has taken a message, or could not.
     pub(crate) fn posted(&mut self, nonce: StreamNonce, result: Result<Attached, StoreError>) {
         let wording = self.cell.dialect.wording;
+        let is_unsure = self.state.relays.by_stream.get(&nonce).is_some_and(|relay| relay.is_unsure);
         let attached = match result {
             Ok(attached) => attached,
-            Err(error @ (StoreError::InboxFull { .. } | StoreError::Full { .. })) => {
+            // What was asked before may still come to the store, and then the message has come.
+            Err(error @ (StoreError::InboxFull { .. } | StoreError::Full { .. })) if !is_unsure => {
                 log_later!(self, WARN, [], %error, "a request is not relayed");
                 return self.not_relayed(nonce, &wording.not_relayed(NotRelayed::InboxFull));
             }
