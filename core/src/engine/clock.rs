@@ -3,13 +3,16 @@
 use crate::Ms;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Tells the time that is handed to the pure parts. It is asked while the lock of a session is held: it must not wait, nor
 /// call the session or its engine.
 pub trait Clock: Send + Sync {
     /// Milliseconds since some start; never goes back.
     fn now(&self) -> Ms;
+
+    /// Milliseconds since 1970, for what clients read: times of tasks. Nothing is measured by it, because it may be set.
+    fn unix_ms(&self) -> u64;
 }
 
 /// The operating system's monotonic clock.
@@ -26,9 +29,14 @@ impl Clock for SystemClock {
     fn now(&self) -> Ms {
         Ms(u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
+
+    fn unix_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
-/// A clock that moves when it is told to.
+/// A clock that moves when it is told to. It starts in September of 2020.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
@@ -42,6 +50,11 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Ms {
         Ms(self.0.load(Ordering::Relaxed))
+    }
+
+    fn unix_ms(&self) -> u64 {
+        const START_MS: u64 = 1_600_000_000_000;
+        START_MS + self.0.load(Ordering::Relaxed)
     }
 }
 

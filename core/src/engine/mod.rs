@@ -20,6 +20,7 @@ mod requesters;
 mod sessions;
 mod shared;
 mod stats;
+mod tasks;
 
 use std::fmt;
 
@@ -32,6 +33,7 @@ pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };
 pub use stats::Stats;
+pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery};
 
 pub use crate::session::{OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end};
 pub use crate::stream::{CloseReason, Drain, Pacing};
@@ -55,6 +57,13 @@ pub struct Engine(Arc<Shared>);
 
 /// See [`Engine::guest`].
 pub struct Guest(Arc<Shared>);
+
+impl Guest {
+    fn of(shared: &Arc<Shared>) -> Self {
+        shared.guests.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(shared))
+    }
+}
 
 impl Drop for Guest {
     fn drop(&mut self) {
@@ -97,6 +106,8 @@ impl Engine {
             building: Mutex::default(),
             ended: Mutex::default(),
             deadlines: Mutex::default(),
+            tasks: Mutex::default(),
+            followers: Mutex::default(),
             timed: Mutex::default(),
             next_sweep: AtomicU64::new(0),
             idle_ms: AtomicU64::new(u64::MAX),
@@ -202,6 +213,17 @@ impl Engine {
                         to.complete(&ticket, Outcome::failed(ticket.operation, error));
                     }
                 }
+                Some(Timed::Call(cell)) => {
+                    if let Some(cell) = cell.upgrade() {
+                        cell.tick(at);
+                    }
+                }
+                Some(Timed::Query(query)) => {
+                    if let Some(query) = query.upgrade() {
+                        query.tick(at);
+                    }
+                }
+                Some(Timed::Expiry(expiry)) => self.0.task_expired(number, &expiry),
                 None => {}
             }
         }
@@ -234,12 +256,14 @@ impl Engine {
         for cell in cells {
             cell.drain(drain);
         }
+        for call in self.0.owned_tasks() {
+            call.drain();
+        }
     }
 
     /// A request that the host serves without a session is under way, until this is dropped: a drain waits for it.
     pub fn guest(&self) -> Guest {
-        self.0.guests.fetch_add(1, Ordering::Relaxed);
-        Guest(Arc::clone(&self.0))
+        Guest::of(&self.0)
     }
 
     /// How a drain ended. True if no connection and no [guest](Self::guest) is left, and no session that has yet to be
@@ -270,7 +294,7 @@ impl Engine {
             || self.0.connections.load(Ordering::Relaxed) == 0
                 && lock(&self.0.sessions).is_empty()
                 && lock(&self.0.ended).is_empty()
-                && !lock(&self.0.timed).values().any(|timed| matches!(timed, Timed::Question(_)))
+                && !lock(&self.0.timed).values().any(|timed| !matches!(timed, Timed::Session(_)))
     }
 
     /// Whether connections and sessions are woken on threads that the host does not know.
@@ -299,6 +323,7 @@ impl Engine {
         for cell in cells {
             cell.leave();
         }
+        self.0.leave_tasks();
         lock(&self.0.ended).clear();
     }
 
@@ -314,6 +339,7 @@ impl Engine {
             cell.keep_logs();
             cell.leave_store();
         }
+        self.0.leave_tasks();
         lock(&self.0.timed).clear();
         lock(&self.0.deadlines).clear();
         *lock(&self.0.places) = Places::default();
@@ -345,6 +371,7 @@ impl Engine {
         let usage = self.0.store.usage();
         Stats {
             sessions: lock(&self.0.sessions).len() as u64,
+            tasks: lock(&self.0.tasks).len() as u64,
             connections: self.0.connections.load(Ordering::Relaxed),
             streams: usage.streams,
             events: usage.events,

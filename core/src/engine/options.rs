@@ -67,6 +67,8 @@ pub struct Options {
     pub owner_lost_ms: u64,
     /// How long hosts let handlers run on in a drain, in milliseconds. The engine waits for nothing.
     pub drain_within_ms: u64,
+    /// A call that takes longer becomes a task, in milliseconds, if its client takes tasks. 0: every call.
+    pub task_after_ms: u64,
     /// Further headers in which a proxy says who the user is, in lower case, besides
     /// [`IDENTITY_HEADERS`](crate::exchange::IDENTITY_HEADERS). Clients must not be able to send them.
     pub identity_headers: Vec<String>,
@@ -115,6 +117,7 @@ impl Default for Options {
             on_store_failure: OnStoreFailure::Raise,
             owner_lost_ms: 10_000,
             drain_within_ms: 5_000,
+            task_after_ms: 1_000,
             identity_headers: Vec::new(),
             warn_event_bytes: 1 << 20,
             store: None,

@@ -10,6 +10,9 @@ use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::left::Left;
 use crate::engine::sessions::places::Places;
 use crate::engine::stats::Counters;
+use crate::engine::tasks::board::{Board, Expiry};
+use crate::engine::tasks::call::CallCell;
+use crate::engine::tasks::query::Query;
 use crate::engine::{EngineError, Options};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
@@ -32,6 +35,9 @@ pub(crate) enum Timed {
     Session(Weak<Cell>),
     /// A question to the store from before there was a session. When the time comes, it has taken too long.
     Question(Ticket),
+    Call(Weak<CallCell>),
+    Query(Weak<Query>),
+    Expiry(Expiry),
 }
 
 pub(crate) struct Shared {
@@ -52,6 +58,9 @@ pub(crate) struct Shared {
     pub(crate) deadlines: Mutex<BTreeSet<(Ms, u64)>>,
     /// What has something to do, by its number.
     pub(crate) timed: Mutex<OwnMap<u64, Timed>>,
+    pub(crate) tasks: Mutex<Board>,
+    /// The looks at tasks of other processes that were asked for here, by their names.
+    pub(crate) followers: Mutex<OwnMap<Arc<str>, Arc<Query>>>,
     pub(crate) next_sweep: AtomicU64,
     /// The shortest idle time of a session, in milliseconds.
     pub(crate) idle_ms: AtomicU64,
@@ -181,7 +190,7 @@ impl Shared {
     pub(crate) fn cell(&self, number: u64) -> Option<Arc<Cell>> {
         match lock(&self.timed).get(&number)? {
             Timed::Session(cell) => cell.upgrade(),
-            Timed::Question(_) => None,
+            _ => None,
         }
     }
 

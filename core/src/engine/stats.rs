@@ -15,6 +15,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// Sessions that are open now.
             pub sessions: u64,
+            /// Tasks whose call runs now, or waits for its client.
+            pub tasks: u64,
             /// Connections that are open now.
             pub connections: u64,
             /// Logs in the store now.
@@ -34,7 +36,7 @@ macro_rules! counters {
         impl Stats {
             /// The names of what there is now: for an exporter, gauges. All the others are counters since the engine was
             /// made, and only grow.
-            pub const GAUGES: [&str; 5] = ["sessions", "connections", "streams", "events", "bytes"];
+            pub const GAUGES: [&str; 6] = ["sessions", "tasks", "connections", "streams", "events", "bytes"];
 
             /// Every count with its name, in a fixed order: first the [gauges](Self::GAUGES).
             ///
@@ -48,7 +50,7 @@ macro_rules! counters {
             /// }
             /// ```
             pub fn entries(&self) -> Vec<(&'static str, u64)> {
-                let now = [self.sessions, self.connections, self.streams, self.events, self.bytes];
+                let now = [self.sessions, self.tasks, self.connections, self.streams, self.events, self.bytes];
                 let since = [$((stringify!($name), self.$name)),*];
                 Self::GAUGES.into_iter().zip(now).chain(since).collect()
             }
@@ -115,6 +117,12 @@ counters! {
     answers_unasked,
     /// Requests for a session of another principal: they were answered as for a session that is not known.
     requests_foreign,
+    /// Calls that became tasks.
+    tasks_created,
+    /// Tasks of other processes that this process goes on with.
+    tasks_adopted,
+    /// Tasks that this process gave their end, because the process that ran them was gone.
+    tasks_lost,
     /// Requests of 2026-07-28 that were refused, so that their clients fall back to a revision that can resume.
     requests_steered,
     /// Requests of 2026-07-28 that were left to the SDK: they cannot be resumed.

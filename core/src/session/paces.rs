@@ -18,8 +18,12 @@ pub struct Pace {
     pub max_connection_bytes: Option<u64>,
     /// A handler that is silent for so long has its client sent progress. None where there is none, or 0.
     pub heartbeat_ms: Option<u64>,
-    /// How long the finished stream stays readable.
+    /// How long the finished stream, or task, stays readable.
     pub retention_ms: Option<u64>,
+    /// A call that takes longer becomes a task, if its client takes tasks. 0: every call.
+    pub task_after_ms: Option<u64>,
+    /// Only clients that take tasks may call the tool.
+    pub requires_task: bool,
 }
 
 impl Pace {

@@ -14,7 +14,7 @@ use super::json::{member, text};
 use crate::protocol::admission::read_post;
 use crate::protocol::base64url;
 use crate::protocol::fields::entries;
-use crate::protocol::jsonrpc::{HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
+use crate::protocol::jsonrpc::{self, HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
 use crate::protocol::{Body, Context, Dialect, Envelope, Head, Kind, Names, Refusal, RequestId};
 
 /// Bytes of the name of a task, and of a question, that are read.
@@ -70,6 +70,13 @@ pub struct Response {
 /// The refusal: the first fault in the order of the checks.
 pub fn read_request(head: &TaskHead<'_>, body: &[u8], json: bool, dialect: &Dialect) -> Result<TaskRequest, Refusal> {
     read(head, body, json, dialect).map_err(|refusal| refusal.naming_request(body))
+}
+
+/// Reads a request about a task again that another process has taken: without its headers. None for what is no such request.
+pub fn reread_request(body: &[u8]) -> Option<TaskRequest> {
+    let Ok(Body::Single(envelope)) = jsonrpc::read(body) else { return None };
+    let params = std::str::from_utf8(body.get(envelope.params.clone())?).ok()?;
+    asked(envelope, params).ok()
 }
 
 /// There is no such task for this sender: the same for one that is unknown, expired or of somebody else (T-19, T-27).

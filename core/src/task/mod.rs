@@ -12,6 +12,7 @@
 //! | `declaration` | who takes part: declarations, the announcement, what becomes of each request | T-01 to T-08, T-24 |
 //! | `ladder` | which requests about tasks are taken | T-05, T-19, T-21, T-25 to T-27 |
 //! | `machine` | whether a call becomes a task, and what happens to it | T-03, T-13 to T-17, T-20 to T-23 |
+//! | `run_reader` | what the SDK answers to a run | T-13 |
 //! | `reply` | how the call is answered until then | T-03, T-17 |
 //! | `progress` | what a task says of itself | T-11 |
 //! | `status`, `questions` | how a task stands | T-12 to T-15, T-18, T-20, T-21 |
@@ -28,6 +29,7 @@ mod machine;
 mod progress;
 mod questions;
 mod reply;
+mod run_reader;
 mod status;
 mod times;
 mod view;
@@ -38,10 +40,11 @@ pub use declaration::{
     subscribed_tasks, with_subscribed_tasks,
 };
 pub use id::{TASK_ID_BYTES, TaskId};
-pub use ladder::{Ask, Response, TaskHead, TaskRequest, not_taken, read_request, unknown_task};
+pub use ladder::{Ask, Response, TaskHead, TaskRequest, not_taken, read_request, reread_request, unknown_task};
 pub use machine::{Input, Machine, Now, Output, Settings};
 pub use progress::Call;
 pub use questions::{MAX_ROUNDS, Question, Questions, Source};
 pub use reply::Reply;
+pub use run_reader::RunReader;
 pub use status::{End, Inapplicable, Status, Task};
 pub use view::{acknowledged, created, detailed, notification};

@@ -204,6 +204,11 @@ impl Task {
         self.limit_ms
     }
 
+    /// For how long it is there after its end.
+    pub fn retention_ms(&self) -> u64 {
+        self.retention_ms
+    }
+
     /// The call, as the SDK was given it.
     pub fn call(&self) -> &Bytes {
         &self.call
@@ -239,6 +244,11 @@ impl Task {
         let waits = self.status() == Status::InputRequired && !self.questions.has_handlers();
         let what = What::Ended(failure("The server process that ran this task is gone", None));
         (self.end.is_none() && !waits).then(|| self.next(unix_ms, what))
+    }
+
+    /// The change that ends it now.
+    pub fn ended(&self, unix_ms: u64, end: End) -> Change {
+        self.next(unix_ms, What::Ended(end))
     }
 
     /// The change that comes next, at this time. Clocks are set back, and times of a task are not.

@@ -133,6 +133,22 @@ impl Machine {
         }
     }
 
+    /// For how long a task is there after its end.
+    pub fn retention_ms(&self) -> u64 {
+        self.task().map_or(self.settings.retention_ms, Task::retention_ms)
+    }
+
+    /// Whether nothing happens until a client answers questions of the SDK: any process can go on with the task.
+    pub fn is_waiting(&self) -> bool {
+        let Phase::Task(running) = &self.phase else { return false };
+        running.is_waiting() && self.runs.are_over()
+    }
+
+    /// Whether the task is not this process's any more, or the store took neither the call's task nor its end.
+    pub fn has_given_up(&self) -> bool {
+        matches!(self.phase, Phase::Plain | Phase::Over)
+    }
+
     /// Whether nothing is left to do: what is asked about the task is answered from its log.
     pub fn is_over(&self) -> bool {
         let is_done = match &self.phase {

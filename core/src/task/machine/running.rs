@@ -87,6 +87,13 @@ impl Running {
         self.stored.end().is_some()
     }
 
+    /// It waits for answers to questions of the SDK, and for nothing else.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.stored.status() == Status::InputRequired
+            && !self.stored.questions().has_handlers()
+            && self.pending.is_empty()
+    }
+
     pub(super) fn deadline(&self) -> Ms {
         if self.task.end().is_some() {
             return Ms::NEVER;

@@ -1,0 +1,128 @@
+//! The tasks of an engine: those that run here by their names, how many each account has, and when they expire.
+
+use std::collections::HashMap;
+
+use crate::engine::Options;
+use crate::engine::shared::{Shared, Timed, lock};
+use crate::engine::tasks::call::CallCell;
+use crate::exchange::Principal;
+use crate::maps::OwnMap;
+use crate::store::Epoch;
+use crate::sync::Arc;
+
+#[derive(Default)]
+pub(crate) struct Board {
+    /// The tasks whose call runs here, or waits here for its client.
+    owned: OwnMap<Arc<str>, Arc<CallCell>>,
+    /// How many tasks this process has made and not forgotten, by account.
+    by_account: HashMap<Box<str>, usize>,
+    count: usize,
+    is_warned: bool,
+}
+
+/// A task that has its end, until it expires.
+#[derive(Clone)]
+pub(crate) struct Expiry {
+    pub(crate) name: Arc<str>,
+    pub(crate) epoch: Epoch,
+    /// The account that it counts for.
+    pub(crate) account: Box<str>,
+}
+
+/// The account that a task counts for: as that of a session.
+pub(crate) fn account(principal: Option<&Principal>) -> &str {
+    principal.map_or("", Principal::account)
+}
+
+impl Board {
+    /// Whether one more task of this principal fits in.
+    fn has_room(&self, principal: Option<&Principal>, options: &Options) -> bool {
+        let share = self.by_account.get(account(principal)).copied().unwrap_or_default();
+        let is_within_share = principal.is_none() || share < options.max_sessions_per_principal;
+        is_within_share && self.count < options.max_sessions
+    }
+
+    pub(crate) fn leave(&mut self, account: &str) {
+        self.count = self.count.saturating_sub(1);
+        if let Some(share) = self.by_account.get_mut(account) {
+            *share -= 1;
+            if *share == 0 {
+                self.by_account.remove(account);
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.owned.len()
+    }
+}
+
+impl Shared {
+    /// A task takes its place. False where there is none: its call stays a call.
+    pub(crate) fn take_task(&self, cell: &Arc<CallCell>) -> bool {
+        let board = &mut *lock(&self.tasks);
+        let principal = cell.principal.as_ref();
+        if !board.has_room(principal, &self.options) {
+            let is_first = !std::mem::replace(&mut board.is_warned, true);
+            if is_first {
+                tracing::warn!(
+                    target: "tailrope",
+                    "a call does not become a task, because there are as many as may be (max_sessions, \
+                     max_sessions_per_principal): it lasts as long as its connection. Logged once"
+                );
+            }
+            return false;
+        }
+        board.count += 1;
+        *board.by_account.entry(account(principal).into()).or_default() += 1;
+        board.owned.insert(Arc::clone(&cell.name), Arc::clone(cell));
+        true
+    }
+
+    pub(crate) fn owned_tasks(&self) -> Vec<Arc<CallCell>> {
+        lock(&self.tasks).owned.values().cloned().collect()
+    }
+
+    /// The process goes away.
+    pub(crate) fn leave_tasks(&self) {
+        self.owned_tasks().iter().for_each(|cell| cell.leave());
+        let followers = std::mem::take(&mut *lock(&self.followers));
+        drop(followers);
+    }
+
+    pub(crate) fn owned_task(&self, name: &str) -> Option<Arc<CallCell>> {
+        lock(&self.tasks).owned.get(name).cloned()
+    }
+
+    /// The task is not this process's any more.
+    pub(crate) fn drop_task(&self, cell: &CallCell) {
+        let dropped = {
+            let board = &mut *lock(&self.tasks);
+            let dropped = board.owned.remove(&cell.name);
+            if dropped.is_some() {
+                board.leave(account(cell.principal.as_ref()));
+            }
+            dropped
+        };
+        drop(dropped);
+    }
+
+    /// The task has its end, and is there for so many milliseconds more. It goes on counting for its account.
+    pub(crate) fn expire_task(&self, cell: &CallCell, epoch: Epoch, retention_ms: u64) {
+        let dropped = lock(&self.tasks).owned.remove(&cell.name);
+        if dropped.is_none() {
+            return;
+        }
+        let account = account(cell.principal.as_ref()).into();
+        let expiry = Expiry { name: Arc::clone(&cell.name), epoch, account };
+        let number = self.number();
+        lock(&self.timed).insert(number, Timed::Expiry(expiry));
+        self.schedule(crate::Ms::NEVER, self.clock.now() + retention_ms, number);
+    }
+
+    pub(crate) fn task_expired(&self, number: u64, expiry: &Expiry) {
+        lock(&self.timed).remove(&number);
+        lock(&self.tasks).leave(&expiry.account);
+        self.store.drop_session(&expiry.name, expiry.epoch);
+    }
+}

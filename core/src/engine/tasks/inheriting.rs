@@ -1,0 +1,122 @@
+//! A task whose owner is gone: this process takes the session over, so that the owner is refused from then on, in case it only
+//! stood still. Then it writes the end of the task and lets the session go; or the host serves the task from now on.
+
+use crate::engine::shared::lock;
+use crate::engine::stats::Counters;
+use crate::engine::tasks::call::CallCell;
+use crate::engine::tasks::loading::View;
+use crate::engine::tasks::mail::{end_of, not_taken};
+use crate::engine::tasks::query::{Query, QueryChange, Stage};
+use crate::engine::tasks::writing::Records;
+use crate::engine::tasks::{Record, TASK_LOG, next_epoch};
+use crate::store::{Answer, Append, Epoch, Hold, Operation, Outcome, RunningLog, StoreError, Ticket};
+use crate::stream::{Chain, Paced};
+use crate::sync::Arc;
+use crate::task::{Change, Machine};
+
+/// A task that is being taken over.
+pub(super) struct Inheritance {
+    pub(super) ticket: Ticket,
+    pub(super) epoch: Epoch,
+    view: View,
+    /// What becomes of the task. None where the host goes on with it.
+    change: Option<Change>,
+}
+
+impl QueryChange<'_> {
+    pub(super) fn inherit(&mut self, view: View, change: Option<Change>) {
+        let Some(owner) = view.owner else { return self.pause() };
+        let shared = &self.query.shared;
+        if change.is_none() && (shared.check().is_err() || lock(&shared.draining).is_some()) {
+            // Another process may go on with it.
+            return self.pause();
+        }
+        let epoch = next_epoch(owner.epoch, shared.salt());
+        let ticket = self.query.ticket(TASK_LOG, Operation::Hold);
+        let inheritance = Inheritance { ticket: ticket.clone(), epoch, view, change };
+        let hold = Hold { epoch, seen: Some(owner.epoch), record: None };
+        match shared.store.hold(&self.query.name, &hold, &ticket) {
+            Answer::Now(result) => self.inherited(inheritance, Outcome::Held(result)),
+            Answer::Later => self.state.stage = Stage::Inherit(Box::new(inheritance)),
+        }
+    }
+
+    pub(super) fn inherited(&mut self, inheritance: Inheritance, outcome: Outcome) {
+        match outcome {
+            Outcome::Held(Ok(running)) => self.has_session(inheritance, &running),
+            Outcome::Done(Ok(())) => self.has_end(inheritance),
+            Outcome::Held(Err(StoreError::Fenced)) => self.pause(),
+            _ => {
+                // In case the store has done it all the same: nobody must take this process for the owner.
+                self.query.shared.release(&self.query.name, inheritance.epoch);
+                self.pause();
+            }
+        }
+    }
+
+    fn has_session(&mut self, mut inheritance: Inheritance, running: &[RunningLog]) {
+        let Query { shared, name, .. } = self.query;
+        let Inheritance { epoch, view, change, .. } = &inheritance;
+        let epoch = *epoch;
+        // What the owner took and did not answer is asked again by its senders.
+        for RunningLog { nonce, .. } in running.iter().filter(|log| log.nonce != TASK_LOG) {
+            let ticket = self.query.ticket(*nonce, Operation::Append);
+            let _ =
+                shared.store.append(self.now, &self.query.key(*nonce), epoch, &end_of(*nonce, not_taken()), &ticket);
+        }
+        let is_as_seen = |log: &RunningLog| log.nonce == TASK_LOG && (log.head, log.chain) == (view.head, view.chain);
+        if !running.iter().any(is_as_seen) {
+            // The owner wrote more before it was gone.
+            shared.release(name, epoch);
+            return self.pause();
+        }
+        let Some(change) = change else { return self.adopt(inheritance) };
+        let record = Record::of(view.head + 1, change, Chain(view.chain), shared.chain_key.as_ref());
+        let paced = Some(Paced { retention_ms: Some(view.task.retention_ms()), ..Paced::default() });
+        let (first, chain_before, chain) = (view.head + 1, view.chain, record.chain);
+        let append = Append { first, chain_before, chain, events: vec![record.event], paced, ..Append::default() };
+        let ticket = self.query.ticket(TASK_LOG, Operation::Append);
+        inheritance.ticket = ticket.clone();
+        match shared.store.append(self.now, &self.query.key(TASK_LOG), epoch, &append, &ticket) {
+            Answer::Now(result) => self.inherited(inheritance, Outcome::Done(result)),
+            Answer::Later => self.state.stage = Stage::Inherit(Box::new(inheritance)),
+        }
+    }
+
+    /// The store has the end of the task.
+    fn has_end(&mut self, inheritance: Inheritance) {
+        let Inheritance { epoch, view: View { mut task, owner, .. }, change, .. } = inheritance;
+        let shared = &self.query.shared;
+        shared.release(&self.query.name, epoch);
+        Counters::add(&shared.counters.tasks_lost, 1);
+        tracing::warn!(
+            target: "tailrope", session = %self.query.name, unseen_ms = owner.map_or(0, |owner| owner.unseen_ms),
+            "the process that ran a task is gone: the task has its end"
+        );
+        let is_applied = change.is_some_and(|change| task.apply(&change).is_ok());
+        if !is_applied {
+            return self.pause();
+        }
+        if self.is_get() { self.show(&task) } else { self.acknowledge() }
+    }
+
+    /// The host serves the task from now on.
+    fn adopt(&mut self, inheritance: Inheritance) {
+        let Inheritance { epoch, view, .. } = inheritance;
+        let Query { shared, name, principal, request, wake, .. } = self.query;
+        let (settings, now) = (shared.task_settings(&crate::session::Pace::default()), shared.task_now());
+        let body = view.task.call().clone();
+        let machine = Machine::adopt(now, settings, request.task.clone(), view.task, view.head);
+        let Some(machine) = machine else {
+            shared.release(name, epoch);
+            return self.pause();
+        };
+        let records = Records::adopted(epoch, view.head, view.chain);
+        let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake.clone(), body, machine, records);
+        if !cell.take_over() {
+            shared.release(name, epoch);
+            return self.pause();
+        }
+        self.serve(cell);
+    }
+}

@@ -1,0 +1,121 @@
+//! How a task stands, as its log tells it.
+
+use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::tasks::query::{QueryChange, Stage};
+use crate::engine::tasks::{Record, TASK_LOG};
+use crate::store::{Answer, Attach, Attached, LogPage, Operation, Owner, ReadLimit, StoreError, StoredEvent, Ticket};
+use crate::stream::Seq;
+use crate::task::{Ask, Change, End, Task};
+
+/// A log that is being read.
+pub(super) struct Loading {
+    pub(super) ticket: Ticket,
+    events: Vec<StoredEvent>,
+}
+
+/// A task in a log.
+pub(super) struct View {
+    pub(super) task: Task,
+    /// Who writes the log; none for this process.
+    pub(super) owner: Option<Owner>,
+    pub(super) head: Seq,
+    /// The running hash there.
+    pub(super) chain: u64,
+}
+
+const LIMIT: ReadLimit = ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes: PAGE_BYTES };
+
+impl QueryChange<'_> {
+    pub(super) fn load(&mut self) {
+        let attach =
+            Attach { stream: Some(TASK_LOG), principal: self.query.identity(), limit: LIMIT, ..Attach::default() };
+        let ticket = self.query.ticket(TASK_LOG, Operation::Attach(self.query.number));
+        let answer = self.query.shared.store.attach(&self.query.name, &attach, &ticket);
+        let loading = Loading { ticket, events: Vec::new() };
+        match answer {
+            Answer::Now(result) => self.attached(loading, result),
+            Answer::Later => self.state.stage = Stage::Load(loading),
+        }
+    }
+
+    pub(super) fn attached(&mut self, loading: Loading, result: Result<Attached, StoreError>) {
+        match result {
+            Ok(Attached { log: Some(log), session: Some(_), .. }) => self.read(loading, Ok(log.page)),
+            Ok(Attached { is_foreign, .. }) => {
+                if is_foreign {
+                    self.query.shared.warn_foreign(&self.query.name, self.query.principal.as_ref());
+                }
+                self.unknown();
+            }
+            Err(_) => self.pause(),
+        }
+    }
+
+    pub(super) fn read(&mut self, mut loading: Loading, result: Result<LogPage, StoreError>) {
+        let mut page = match result {
+            Ok(page) => page,
+            Err(_) => return self.pause(),
+        };
+        let is_progress = !page.page.events.is_empty();
+        loading.events.append(&mut page.page.events);
+        let last = loading.events.last().map_or(0, |event| event.seq);
+        if last < page.page.head && is_progress {
+            loading.ticket = self.query.ticket(TASK_LOG, Operation::Look(last));
+            let key = self.query.key(TASK_LOG);
+            return match self.query.shared.store.read(&key, last, LIMIT, &loading.ticket) {
+                Answer::Now(result) => self.read(loading, result),
+                Answer::Later => self.state.stage = Stage::Load(loading),
+            };
+        }
+        self.loaded(&loading.events, &page);
+    }
+
+    fn loaded(&mut self, events: &[StoredEvent], page: &LogPage) {
+        let changes: Option<Vec<Change>> = events.iter().map(|event| Change::decode(&Record::payload(event))).collect();
+        let task = changes.and_then(|changes| Task::fold(&changes).ok().flatten());
+        let Some(task) = task else {
+            // A store that was set back has less than its owner will write again.
+            let is_newer = events.iter().any(|event| Change::is_newer(&event.frame));
+            tracing::debug!(target: "tailrope", session = %self.query.name, is_newer, "a task cannot be read");
+            return self.pause();
+        };
+        let view = View { task, owner: page.owner, head: page.page.head, chain: page.chain };
+        self.decide(view);
+    }
+
+    fn decide(&mut self, view: View) {
+        let (ask, task) = (&self.query.request.ask, &view.task);
+        if task.end().is_some() {
+            return match ask {
+                Ask::Get => self.show(task),
+                _ if task.is_expired(self.query.shared.clock.unix_ms()) => self.unknown(),
+                _ => self.acknowledge(),
+            };
+        }
+        let lost_ms = self.query.shared.options.owner_lost_ms;
+        let is_orphaned = view.owner.is_some_and(|owner| owner.unseen_ms >= lost_ms);
+        let lost = task.owner_lost(self.query.shared.clock.unix_ms()).filter(|_| is_orphaned);
+        match ask {
+            Ask::Get if lost.is_none() => {
+                self.follow(&view);
+                self.show(&view.task);
+            }
+            Ask::Update(responses)
+                if !responses.iter().any(|response| task.questions().find(&response.key).is_some()) =>
+            {
+                // Nothing is asked that this answers.
+                self.acknowledge();
+            }
+            Ask::Cancel if is_orphaned => {
+                let change = task.ended(self.query.shared.clock.unix_ms(), End::Cancelled);
+                self.inherit(view, Some(change));
+            }
+            Ask::Update(_) if is_orphaned && lost.is_none() => self.inherit(view, None),
+            _ if is_orphaned => self.inherit(view, lost),
+            // This process owns it and does not know it: it is being taken over here, or let go.
+            _ if view.owner.is_none() => self.pause(),
+            _ => self.post(),
+        }
+    }
+}

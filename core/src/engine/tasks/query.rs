@@ -1,0 +1,482 @@
+//! A request about a task: answered by its owner if that is here, and otherwise from the log.
+//!
+//! ```text
+//!            the owner is here
+//!   start ────────────────────────▶ owner ──▶ over
+//!     │ ▲                                       ▲
+//!     │ └── pause ◀── no answer, or not taken   │
+//!     ▼                                         │
+//!   load ──how it stands──────────────────────▶─┤
+//!     │ └─an update or a cancellation──▶ relay ─┤   relaying.rs
+//!     └───the owner is gone──▶ inherit ────────▶┘   inheriting.rs
+//! ```
+//!
+//! No client asks again where a request failed. So a request waits while the owner changes or the store is away, for as long as a
+//! store may take.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::Ms;
+use crate::engine::connections::Wake;
+use crate::engine::sessions::cell::Names;
+use crate::engine::shared::{Shared, Timed, lock};
+use crate::engine::tasks::call::{CallCell, TaskCall};
+use crate::engine::tasks::inheriting::Inheritance;
+use crate::engine::tasks::loading::{Loading, View};
+use crate::engine::{Engine, NoWake};
+use crate::exchange::{Principal, Relayed};
+use crate::protocol::{Refusal, StreamNonce};
+use crate::store::{Complete, Operation, Outcome, SessionId, StreamKey, Ticket, Watch, Watcher};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, Weak};
+use crate::task::{Ask, Task, TaskId, TaskRequest, acknowledged, detailed, not_taken, unknown_task};
+
+/// Pause before what did not succeed is tried again.
+const PAUSE_MS: u64 = 250;
+/// How long the log of a task that was asked for here is looked at, so that the end of its owner is seen. Clients ask sooner
+/// again.
+const FOLLOW_FOR_MS: u64 = 30_000;
+/// Pause between two of these looks.
+const FOLLOW_MS: u64 = 1_000;
+
+/// What a request about a task is answered.
+#[derive(Clone, Debug)]
+pub enum TaskAnswer {
+    /// With this body and status 200. Nothing follows.
+    Body(Bytes),
+    /// With a refusal. Nothing follows.
+    Refused(Refusal),
+    /// Not yet: the task goes on in this process, whose host serves its call from now on. The answer follows.
+    Serve(TaskCall),
+}
+
+/// A request about a task.
+///
+/// Dropping it calls off what can be called off: an update that was relayed already is done all the same.
+pub struct TaskQuery(Arc<Query>);
+
+impl fmt::Debug for TaskQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskQuery").finish_non_exhaustive()
+    }
+}
+
+impl TaskQuery {
+    /// The next answer, if there is one now.
+    pub fn take(&self) -> Option<TaskAnswer> {
+        if self.0.shared.is_forked() {
+            return Some(TaskAnswer::Refused(not_taken(&self.0.request.request)));
+        }
+        lock(&self.0.state).answers.pop_front()
+    }
+}
+
+pub(crate) struct Query {
+    pub(super) shared: Arc<Shared>,
+    pub(super) name: Arc<str>,
+    pub(super) number: u64,
+    pub(super) principal: Option<Principal>,
+    pub(super) request: TaskRequest,
+    pub(super) relayed: Option<Relayed>,
+    /// Nobody asks: the log is looked at until this time.
+    follows_until: Option<AtomicU64>,
+    pub(super) wake: (Arc<dyn Wake>, u64),
+    me: Weak<Self>,
+    state: Mutex<QueryState>,
+}
+
+pub(super) struct QueryState {
+    pub(super) stage: Stage,
+    answers: VecDeque<TaskAnswer>,
+    /// When the request is given up.
+    due: Ms,
+    scheduled: Ms,
+    is_watching: bool,
+}
+
+/// See the module's diagram.
+pub(super) enum Stage {
+    Start,
+    Pause(Ms),
+    Owner,
+    Load(Loading),
+    /// A message is on its way to the store, which then has it until the owner takes it.
+    Post(StreamNonce, Ticket),
+    /// The store has it: look at its log at this time, and take it back at the other.
+    Posted(StreamNonce, Ms, Ms),
+    LookAtPost(StreamNonce, Ticket, Ms),
+    Withdraw(StreamNonce, Ticket),
+    Inherit(Box<Inheritance>),
+    Over,
+}
+
+/// A change under way.
+pub(super) struct QueryChange<'a> {
+    pub(super) query: &'a Query,
+    pub(super) state: &'a mut QueryState,
+    pub(super) now: Ms,
+    /// The owner in this process that is to be asked.
+    owner: Option<Arc<CallCell>>,
+}
+
+impl Engine {
+    /// Asks about a task of this server. `relayed` is what may travel of the request to another process, for an update or a
+    /// cancellation. `wake` is told, with `key`, when [`TaskQuery::take`] has an answer; that may be at once. The key also names
+    /// the request in [`Context::Request`](super::Context).
+    pub fn ask_task(
+        &self,
+        server: &str,
+        request: TaskRequest,
+        principal: Option<&Principal>,
+        relayed: Option<Relayed>,
+        wake: Arc<dyn Wake>,
+        key: u64,
+    ) -> TaskQuery {
+        let names = Names::from(SessionId::new(server, &request.task.session_id()));
+        let query = Query::new(&self.0, names.name, principal.cloned(), request, relayed, None, (wake, key));
+        if !self.0.is_forked() {
+            query.change(|change| change.start());
+        }
+        TaskQuery(query)
+    }
+}
+
+impl Query {
+    fn new(
+        shared: &Arc<Shared>,
+        name: Arc<str>,
+        principal: Option<Principal>,
+        request: TaskRequest,
+        relayed: Option<Relayed>,
+        follows_until: Option<Ms>,
+        wake: (Arc<dyn Wake>, u64),
+    ) -> Arc<Self> {
+        let number = if shared.is_forked() { 0 } else { shared.number() };
+        let due = match (follows_until, shared.options.store_timeout_ms) {
+            (Some(until), _) => until,
+            (None, 0) => Ms::NEVER,
+            (None, timeout_ms) => shared.clock.now() + timeout_ms,
+        };
+        let query = Arc::new_cyclic(|me: &Weak<Self>| Self {
+            shared: Arc::clone(shared),
+            name,
+            number,
+            principal,
+            request,
+            relayed,
+            follows_until: follows_until.map(|until| AtomicU64::new(until.0)),
+            wake,
+            me: me.clone(),
+            state: Mutex::new(QueryState {
+                stage: Stage::Start,
+                answers: VecDeque::new(),
+                due,
+                scheduled: Ms::NEVER,
+                is_watching: false,
+            }),
+        });
+        if !shared.is_forked() {
+            lock(&shared.timed).insert(number, Timed::Query(Arc::downgrade(&query)));
+        }
+        query
+    }
+
+    fn is_follower(&self) -> bool {
+        self.follows_until.is_some()
+    }
+
+    pub(super) fn id(&self) -> &TaskId {
+        &self.request.task
+    }
+
+    pub(super) fn key(&self, nonce: StreamNonce) -> StreamKey {
+        StreamKey { session: Arc::clone(&self.name), nonce }
+    }
+
+    pub(super) fn identity(&self) -> Option<Box<str>> {
+        self.principal.as_ref().map(|principal| principal.identity().into())
+    }
+
+    pub(super) fn ticket(&self, nonce: StreamNonce, operation: Operation) -> Ticket {
+        let to: Weak<dyn Complete> = self.me.clone();
+        Ticket { to, nonce, operation, number: self.shared.number() }
+    }
+
+    fn watcher(&self) -> Watcher {
+        let me: Weak<dyn Watch> = self.me.clone();
+        me
+    }
+
+    fn change(&self, make: impl FnOnce(&mut QueryChange<'_>)) {
+        if self.shared.is_forked() {
+            return;
+        }
+        let mut state = lock(&self.state);
+        let count = state.answers.len();
+        let mut change = QueryChange { query: self, now: self.shared.clock.now(), state: &mut state, owner: None };
+        if !matches!(change.state.stage, Stage::Over) {
+            make(&mut change);
+        }
+        change.schedule();
+        let owner = change.owner.take();
+        let wakes = state.answers.len() > count;
+        drop(state);
+        if wakes {
+            self.wake.0.wake(self.wake.1);
+        }
+        if let (Some(owner), Some(me)) = (owner, self.me.upgrade()) {
+            owner.ask(&me, self.wake.1, &self.request.ask);
+        }
+    }
+
+    /// The owner in this process has decided.
+    pub(super) fn told(&self, is_taken: bool) {
+        self.change(|change| {
+            if is_taken {
+                change.acknowledge();
+            } else {
+                change.pause();
+            }
+        });
+    }
+
+    pub(crate) fn tick(&self, at: Ms) {
+        self.change(|change| {
+            if change.state.scheduled == at {
+                change.state.scheduled = Ms::NEVER;
+            }
+            change.is_due();
+        });
+    }
+}
+
+impl Complete for Query {
+    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
+        self.change(|change| change.answered(ticket, outcome));
+    }
+}
+
+impl Watch for Query {
+    fn changed(&self, nonce: StreamNonce) {
+        self.change(|change| change.look_because_of_a_hint(nonce));
+    }
+
+    fn posted(&self) {}
+
+    fn all_changed(&self) {}
+}
+
+impl Drop for Query {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            return;
+        }
+        lock(&self.shared.timed).remove(&self.number);
+        let (scheduled, is_watching) = {
+            let state = lock(&self.state);
+            (state.scheduled, state.is_watching)
+        };
+        self.shared.schedule(scheduled, Ms::NEVER, self.number);
+        if is_watching {
+            self.shared.store.unwatch(&self.name, &self.watcher());
+        }
+    }
+}
+
+impl QueryChange<'_> {
+    pub(super) fn start(&mut self) {
+        let shared = &self.query.shared;
+        // An owner that others may take for gone does not speak for its task.
+        let owner = shared.owned_task(&self.query.name).filter(|_| !shared.store.is_cut_off());
+        let Some(owner) = owner else { return self.load() };
+        if !owner.belongs_to(self.query.principal.as_ref()) {
+            shared.warn_foreign(&self.query.name, self.query.principal.as_ref());
+            return self.unknown();
+        }
+        match (&self.query.request.ask, owner.shown()) {
+            (Ask::Get, Some(task)) => self.show(&task),
+            (Ask::Get, None) => self.load(),
+            _ => {
+                self.state.stage = Stage::Owner;
+                self.owner = Some(owner);
+            }
+        }
+    }
+
+    /// Tries everything again after a pause.
+    pub(super) fn pause(&mut self) {
+        let pause_ms = if self.query.is_follower() { FOLLOW_MS } else { PAUSE_MS };
+        self.state.stage = Stage::Pause(self.now + pause_ms);
+    }
+
+    pub(super) fn is_get(&self) -> bool {
+        self.query.request.ask == Ask::Get
+    }
+
+    /// The answer to `tasks/get`.
+    pub(super) fn show(&mut self, task: &Task) {
+        let unix_ms = self.query.shared.clock.unix_ms();
+        if task.is_expired(unix_ms) {
+            return self.unknown();
+        }
+        if self.query.is_follower() {
+            return if task.end().is_some() { self.over() } else { self.pause() };
+        }
+        let body = detailed(&self.query.request.request, self.query.id(), task, unix_ms);
+        self.answer(TaskAnswer::Body(body));
+    }
+
+    pub(super) fn acknowledge(&mut self) {
+        self.answer(TaskAnswer::Body(acknowledged(&self.query.request.request)));
+    }
+
+    pub(super) fn unknown(&mut self) {
+        self.answer(TaskAnswer::Refused(unknown_task(&self.query.request.request)));
+    }
+
+    pub(super) fn answer(&mut self, answer: TaskAnswer) {
+        self.state.answers.push_back(answer);
+        self.over();
+    }
+
+    /// This process serves the task from now on, and its owner there decides.
+    pub(super) fn serve(&mut self, cell: Arc<CallCell>) {
+        self.state.answers.push_back(TaskAnswer::Serve(TaskCall(Arc::clone(&cell))));
+        self.state.stage = Stage::Owner;
+        self.owner = Some(cell);
+    }
+
+    fn over(&mut self) {
+        self.state.stage = Stage::Over;
+        if self.query.is_follower() {
+            lock(&self.query.shared.followers).remove(&self.query.name);
+        }
+    }
+
+    pub(super) fn watch(&mut self) {
+        if !std::mem::replace(&mut self.state.is_watching, true) {
+            self.query.shared.store.watch(&self.query.name, &self.query.watcher());
+        }
+    }
+
+    /// Goes on looking at a task whose owner is another process, because only looks show that the owner is gone.
+    pub(super) fn follow(&mut self, view: &View) {
+        if self.query.is_follower() || view.owner.is_none() {
+            return;
+        }
+        let Query { shared, name, principal, request, .. } = self.query;
+        let mut followers = lock(&shared.followers);
+        let until = self.now + FOLLOW_FOR_MS;
+        // Not through its lock: who has that may wait for the lock of the followers.
+        if let Some(known) = followers.get(name).and_then(|follower| follower.follows_until.as_ref()) {
+            return known.store(until.0, Ordering::Relaxed);
+        }
+        let wake: (Arc<dyn Wake>, u64) = (Arc::new(NoWake), 0);
+        let follower =
+            Query::new(shared, Arc::clone(name), principal.clone(), request.clone(), None, Some(until), wake);
+        let at = self.now + FOLLOW_MS;
+        {
+            let mut state = lock(&follower.state);
+            state.stage = Stage::Pause(at);
+            state.scheduled = at;
+        }
+        shared.schedule(Ms::NEVER, at, follower.number);
+        followers.insert(Arc::clone(name), follower);
+    }
+
+    /// A time has come.
+    fn is_due(&mut self) {
+        if let Some(until) = &self.query.follows_until {
+            self.state.due = Ms(until.load(Ordering::Relaxed));
+        }
+        if self.state.due <= self.now {
+            self.call_off();
+            if self.query.is_follower() {
+                return self.over();
+            }
+            let refusal = not_taken(&self.query.request.request);
+            return self.answer(TaskAnswer::Refused(refusal));
+        }
+        match self.state.stage {
+            Stage::Pause(at) if at <= self.now => self.start(),
+            Stage::Posted(nonce, _, until) if until <= self.now => self.withdraw(nonce),
+            Stage::Posted(nonce, at, until) if at <= self.now => self.look_at_post(nonce, until),
+            _ => {}
+        }
+    }
+
+    /// Nobody waits for what the store was asked.
+    fn call_off(&mut self) {
+        let (nonce, ticket) = match &self.state.stage {
+            Stage::Load(loading) => (super::TASK_LOG, loading.ticket.clone()),
+            Stage::Post(nonce, ticket) | Stage::LookAtPost(nonce, ticket, _) | Stage::Withdraw(nonce, ticket) => {
+                (*nonce, ticket.clone())
+            }
+            Stage::Inherit(inheritance) => {
+                let (epoch, ticket) = (inheritance.epoch, inheritance.ticket.clone());
+                // In case the store does it after all.
+                self.query.shared.release(&self.query.name, epoch);
+                (super::TASK_LOG, ticket)
+            }
+            Stage::Start | Stage::Pause(_) | Stage::Owner | Stage::Posted(..) | Stage::Over => return,
+        };
+        self.query.shared.store.abandon(&self.query.key(nonce), &ticket);
+    }
+
+    fn answered(&mut self, ticket: &Ticket, outcome: Outcome) {
+        let asked = match &self.state.stage {
+            Stage::Load(loading) => &loading.ticket,
+            Stage::Post(_, asked) | Stage::LookAtPost(_, asked, _) | Stage::Withdraw(_, asked) => asked,
+            Stage::Inherit(inheritance) => &inheritance.ticket,
+            Stage::Start | Stage::Pause(_) | Stage::Owner | Stage::Posted(..) | Stage::Over => return,
+        };
+        if asked.number != ticket.number {
+            return;
+        }
+        match std::mem::replace(&mut self.state.stage, Stage::Start) {
+            Stage::Load(loading) => match outcome {
+                Outcome::Attached(result) => self.attached(loading, result),
+                Outcome::Page(result) => self.read(loading, result),
+                _ => self.pause(),
+            },
+            Stage::Post(nonce, _) => match outcome {
+                Outcome::Attached(result) => self.posted(nonce, result),
+                _ => self.pause(),
+            },
+            Stage::LookAtPost(nonce, _, until) => match outcome {
+                Outcome::Page(result) => self.looked_at_post(nonce, until, result),
+                _ => self.pause(),
+            },
+            Stage::Withdraw(nonce, _) => match outcome {
+                Outcome::Withdrawn(result) => self.withdrawn(nonce, result),
+                _ => self.pause(),
+            },
+            Stage::Inherit(inheritance) => self.inherited(*inheritance, outcome),
+            _ => self.pause(),
+        }
+    }
+
+    fn look_because_of_a_hint(&mut self, nonce: StreamNonce) {
+        if let Stage::Posted(posted, _, until) = self.state.stage
+            && posted == nonce
+        {
+            self.look_at_post(nonce, until);
+        }
+    }
+
+    fn schedule(&mut self) {
+        let at = match self.state.stage {
+            Stage::Over => Ms::NEVER,
+            Stage::Pause(at) => at.min(self.state.due),
+            Stage::Posted(_, at, until) => at.min(until).min(self.state.due),
+            _ => self.state.due,
+        };
+        if at != self.state.scheduled {
+            self.query.shared.schedule(self.state.scheduled, at, self.query.number);
+            self.state.scheduled = at;
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! An update or a cancellation of a task that another process owns goes there through the inbox of the task.
+//!
+//! The message is posted together with a log, whose end says whether the owner took the message. A message that the owner does not
+//! take is withdrawn, and then everything is tried again: the owner may be gone by then.
+
+use crate::Ms;
+use crate::engine::tasks::mail::is_taken;
+use crate::engine::tasks::query::{QueryChange, Stage};
+use crate::protocol::{RequestId, StreamNonce};
+use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, ReadLimit, StoreError};
+use crate::stream::Chain;
+
+/// Pause between two looks at the log of a message, for hints that were lost.
+const LOOK_MS: u64 = 250;
+
+impl QueryChange<'_> {
+    pub(super) fn post(&mut self) {
+        let Some(relayed) = self.query.relayed.clone() else { return self.pause() };
+        self.query.shared.warn_dropped(&relayed);
+        let identity = self.query.identity();
+        let nonce = self.query.shared.nonce();
+        let body = relayed.from_principal(identity.as_deref()).encode();
+        let attach = Attach {
+            stream: Some(nonce),
+            principal: identity,
+            tag: Some(Chain::start(&nonce.0).tag()),
+            // A reader that counts gets hints of what becomes of the log.
+            counts: true,
+            message: Some(Message { about: RequestId::encode_all(&[]).into(), body }),
+            ..Attach::default()
+        };
+        self.watch();
+        let ticket = self.query.ticket(nonce, Operation::Attach(self.query.number));
+        self.state.stage = Stage::Post(nonce, ticket.clone());
+        if let Answer::Now(result) = self.query.shared.store.attach(&self.query.name, &attach, &ticket) {
+            self.posted(nonce, result);
+        }
+    }
+
+    pub(super) fn posted(&mut self, nonce: StreamNonce, result: Result<Attached, StoreError>) {
+        let until = self.now + self.query.shared.options.owner_lost_ms;
+        match result {
+            Ok(Attached { log: Some(log), .. }) => self.look(nonce, until, &log.page),
+            // The store may have the message all the same: what it does, it does once.
+            Ok(_) | Err(_) => self.pause(),
+        }
+    }
+
+    pub(super) fn look_at_post(&mut self, nonce: StreamNonce, until: Ms) {
+        let ticket = self.query.ticket(nonce, Operation::Look(0));
+        self.state.stage = Stage::LookAtPost(nonce, ticket.clone(), until);
+        let key = self.query.key(nonce);
+        if let Answer::Now(result) = self.query.shared.store.read(&key, 0, ReadLimit::default(), &ticket) {
+            self.looked_at_post(nonce, until, result);
+        }
+    }
+
+    pub(super) fn looked_at_post(&mut self, nonce: StreamNonce, until: Ms, result: Result<LogPage, StoreError>) {
+        match result {
+            Ok(page) => self.look(nonce, until, &page),
+            // The session has another owner, which dropped the log, or the store was set back.
+            Err(StoreError::Gone) => self.pause(),
+            Err(_) => self.state.stage = Stage::Posted(nonce, self.now + LOOK_MS, until.max(self.now + 1)),
+        }
+    }
+
+    fn look(&mut self, nonce: StreamNonce, until: Ms, page: &LogPage) {
+        if page.is_finished {
+            return if page.tail.as_deref().is_some_and(is_taken) { self.acknowledge() } else { self.pause() };
+        }
+        let lost_ms = self.query.shared.options.owner_lost_ms;
+        let is_orphaned = page.owner.is_some_and(|owner| owner.unseen_ms >= lost_ms);
+        if is_orphaned || page.owner.is_none() || until <= self.now {
+            return self.withdraw(nonce);
+        }
+        self.state.stage = Stage::Posted(nonce, self.now + LOOK_MS, until);
+    }
+
+    /// Takes the message back that the owner has not taken.
+    pub(super) fn withdraw(&mut self, nonce: StreamNonce) {
+        let ticket = self.query.ticket(nonce, Operation::Withdraw);
+        self.state.stage = Stage::Withdraw(nonce, ticket.clone());
+        let (key, end) = (self.query.key(nonce), super::mail::not_taken());
+        if let Answer::Now(result) = self.query.shared.store.withdraw(self.now, &key, &end, &ticket) {
+            self.withdrawn(nonce, result);
+        }
+    }
+
+    pub(super) fn withdrawn(&mut self, nonce: StreamNonce, result: Result<bool, StoreError>) {
+        match result {
+            // The owner has it, and is alive or will be seen to be gone.
+            Ok(false) => {
+                let until = self.now + self.query.shared.options.owner_lost_ms;
+                self.state.stage = Stage::Posted(nonce, self.now + LOOK_MS, until);
+            }
+            Ok(true) | Err(_) => self.pause(),
+        }
+    }
+}
