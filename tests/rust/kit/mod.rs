@@ -15,4 +15,5 @@ pub(crate) mod forging;
 pub(crate) mod late_looks;
 pub(crate) mod processes;
 pub(crate) mod relaying;
+pub(crate) mod tasks;
 pub(crate) mod vectors;
