@@ -137,7 +137,7 @@ fn no_poll_is_refused_while_the_store_is_away() {
     assert_eq!(asking.take().unwrap().1["result"]["status"], "working");
     fleet.advance(250);
     assert_eq!(caller.steps(), [CallStep::Disconnect { run: 0 }]);
-    fleet.settle();
+    fleet.advance(250);
     assert!(cancelling.is_acknowledged());
     // For ever it does not wait.
     fleet.nodes.iter().for_each(|node| node.fails.store(true, Ordering::SeqCst));
@@ -197,4 +197,26 @@ fn a_task_fails_with_its_process_where_that_ends() {
     assert_eq!(status(&fleet.benches[1], &task), "failed");
     caller.answer(0, &json!({"content": []}));
     assert_eq!(status(&fleet.benches[1], &task), "failed");
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn tasks_live_in_files() {
+    use crate::kit::folder::Folder;
+    use crate::kit::processes::store_in;
+    let folder = Folder::new();
+    crate::kit::task_life::live(&|options| store_in(&folder, options.clone()));
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn tasks_live_in_files_that_are_encrypted() {
+    use crate::kit::folder::Folder;
+    use crate::kit::processes::store_in;
+    use tailrope_core::store::{EncryptionKey, StoreOptions};
+    let folder = Folder::new();
+    let keys = vec![EncryptionKey::from_hex(&"1".repeat(64)).unwrap()];
+    crate::kit::task_life::live(&|options| {
+        store_in(&folder, StoreOptions { encryption_keys: keys.clone(), ..options.clone() })
+    });
 }
