@@ -122,7 +122,9 @@ pub(crate) fn live(open_store: &dyn Fn(&StoreOptions) -> Arc<dyn EventStore>) {
     let caller = open(&life.benches[0]);
     let task = life.task(&caller);
     caller.answer(0, &json!({"resultType": "input_required", "inputRequests": {"q": asked}}));
-    life.becomes(2, &task, "input_required");
+    // Before that, the third process would take the task for one whose call is lost.
+    life.becomes(1, &task, "input_required");
+    assert_eq!(life.stands(2, &task)["status"], "input_required");
     let asking = update(&life.benches[2], &task, "1.0.q");
     // While the first process gives signs of life in between, it is asked itself.
     let served = life.until("the answer comes to one of them", || {
