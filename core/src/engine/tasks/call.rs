@@ -251,6 +251,24 @@ impl TaskCall {
         });
         steps
     }
+
+    /// Whether nothing is left to do for the host. `wake` is told when that comes.
+    pub fn is_over(&self) -> bool {
+        self.0.shared.is_forked() || lock(&self.0.state).is_over()
+    }
+
+    /// The host serves the call no more: it has no result. If the store outlives the process, others read that, or go on with the
+    /// task.
+    pub fn leave(&self) {
+        self.0.leave();
+    }
+}
+
+impl CallState {
+    fn is_over(&self) -> bool {
+        let is_left = self.place == Place::Left;
+        self.queue.is_empty() && (self.machine.is_over() || is_left && self.machine.is_waiting())
+    }
 }
 
 impl CallCell {
@@ -313,7 +331,7 @@ impl CallCell {
             return None;
         }
         let mut state = lock(&self.state);
-        let had_steps = !state.queue.is_empty();
+        let (had_steps, was_over) = (!state.queue.is_empty(), state.is_over());
         let mut change = CallChange {
             cell: self,
             now: self.shared.task_now(),
@@ -324,7 +342,7 @@ impl CallCell {
         let value = make(&mut change);
         change.complete();
         let outcomes = std::mem::take(&mut change.outcomes);
-        let wakes_host = !had_steps && !state.queue.is_empty();
+        let wakes_host = !had_steps && !state.queue.is_empty() || !was_over && state.is_over();
         drop(state);
         for (requester, is_taken) in outcomes {
             if let Requester::Query(query, _) = requester
