@@ -35,6 +35,8 @@ mod engine {
     mod silent_store;
     mod stores;
     mod streams;
+    mod task_owners;
+    mod tasks;
     mod timeouts;
     mod world;
 

@@ -74,6 +74,8 @@ const SILENT: Pace = Pace {
     max_connection_bytes: None,
     heartbeat_ms: Some(1_000),
     retention_ms: None,
+    task_after_ms: None,
+    requires_task: false,
 };
 
 #[test]

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{
-    Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, Sent, SessionHandle, Wake,
+    Clock, Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, Sent, SessionHandle,
+    Wake,
 };
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
@@ -41,6 +42,10 @@ impl Bench {
         let session = self.engine.open_session(id, None, dialect, wake, 0).expect("a session can open");
         session.assume_revision(revision);
         session
+    }
+
+    pub(crate) fn clock_ms(&self) -> u64 {
+        self.clock.now().0
     }
 
     /// Moves the clock and does what time asks for.

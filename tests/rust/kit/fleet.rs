@@ -161,6 +161,19 @@ impl Fleet {
         self.hub.memory.drop_stream(&StreamKey { session, nonce }, epoch);
     }
 
+    /// The name of the only session.
+    pub(crate) fn only_session(&self) -> Arc<str> {
+        let known = self.hub.known.lock().unwrap();
+        assert_eq!(known.owners.len(), 1);
+        Arc::clone(known.owners.keys().next().unwrap())
+    }
+
+    /// The store loses the session with everything that it has.
+    pub(crate) fn lose_session(&self, name: &Arc<str>) {
+        let (_, epoch) = self.hub.known.lock().unwrap().owners[name];
+        self.hub.memory.drop_session(name, epoch);
+    }
+
     /// A process takes a session over, whoever has it.
     pub(crate) fn take_over(&self, index: usize, id: &str) {
         let name = session_name(id);

@@ -15,4 +15,6 @@ pub(crate) mod forging;
 pub(crate) mod late_looks;
 pub(crate) mod processes;
 pub(crate) mod relaying;
+pub(crate) mod task_life;
+pub(crate) mod tasks;
 pub(crate) mod vectors;

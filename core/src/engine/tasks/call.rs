@@ -510,8 +510,10 @@ impl CallChange<'_> {
 
     /// Does what every change ends with.
     fn complete(&mut self) {
+        // What is taken leads to changes that are to be written.
         self.write();
         self.look_into_inbox();
+        self.write();
         self.end();
         let CallState { machine, records, inbox, place, .. } = &*self.state;
         let is_over = *place == Place::Left || machine.is_over();

@@ -3,7 +3,7 @@
 //! A task is a session with one log, whose events are the task's changes. The process that runs the call owns the session, and
 //! alone writes the log. Any process answers how the task stands: the owner from its memory, the others from the log.
 //! Updates and cancellations come to the owner through the session's inbox. If the owner is gone, the process that is asked for the task
-//! takes the session over, and writes what became of the task.
+//! next takes the session over, and writes what became of the task.
 //!
 //! | module | what it does |
 //! |---|---|

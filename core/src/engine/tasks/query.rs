@@ -105,7 +105,7 @@ pub(super) enum Stage {
     Load(Loading),
     /// A message is on its way to the store, which then has it until the owner takes it.
     Post(StreamNonce, Ticket),
-    /// The store has it: look at its log at this time, and take it back at the other.
+    /// The store has it: look at its log at this time. After the other time it is taken back; never, where the owner has it.
     Posted(StreamNonce, Ms, Ms),
     LookAtPost(StreamNonce, Ticket, Ms),
     Withdraw(StreamNonce, Ticket),
@@ -402,7 +402,6 @@ impl QueryChange<'_> {
         }
         match self.state.stage {
             Stage::Pause(at) if at <= self.now => self.start(),
-            Stage::Posted(nonce, _, until) if until <= self.now => self.withdraw(nonce),
             Stage::Posted(nonce, at, until) if at <= self.now => self.look_at_post(nonce, until),
             _ => {}
         }
@@ -471,7 +470,7 @@ impl QueryChange<'_> {
         let at = match self.state.stage {
             Stage::Over => Ms::NEVER,
             Stage::Pause(at) => at.min(self.state.due),
-            Stage::Posted(_, at, until) => at.min(until).min(self.state.due),
+            Stage::Posted(_, at, _) => at.min(self.state.due),
             _ => self.state.due,
         };
         if at != self.state.scheduled {

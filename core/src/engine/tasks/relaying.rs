@@ -60,7 +60,7 @@ impl QueryChange<'_> {
             Ok(page) => self.look(nonce, until, &page),
             // The session has another owner, which dropped the log, or the store was set back.
             Err(StoreError::Gone) => self.pause(),
-            Err(_) => self.state.stage = Stage::Posted(nonce, self.now + LOOK_MS, until.max(self.now + 1)),
+            Err(_) => self.state.stage = Stage::Posted(nonce, self.now + LOOK_MS, until),
         }
     }
 
@@ -69,8 +69,13 @@ impl QueryChange<'_> {
             return if page.tail.as_deref().is_some_and(is_taken) { self.acknowledge() } else { self.pause() };
         }
         let lost_ms = self.query.shared.options.owner_lost_ms;
-        let is_orphaned = page.owner.is_some_and(|owner| owner.unseen_ms >= lost_ms);
-        if is_orphaned || page.owner.is_none() || until <= self.now {
+        let is_orphaned = page.owner.is_none_or(|owner| owner.unseen_ms >= lost_ms);
+        let is_begun = until == Ms::NEVER;
+        if is_orphaned && is_begun {
+            // The owner has not told what became of it, and the task may have another one by now.
+            return self.pause();
+        }
+        if is_orphaned || until <= self.now {
             return self.withdraw(nonce);
         }
         self.state.stage = Stage::Posted(nonce, self.now + LOOK_MS, until);
@@ -88,11 +93,8 @@ impl QueryChange<'_> {
 
     pub(super) fn withdrawn(&mut self, nonce: StreamNonce, result: Result<bool, StoreError>) {
         match result {
-            // The owner has it, and is alive or will be seen to be gone.
-            Ok(false) => {
-                let until = self.now + self.query.shared.options.owner_lost_ms;
-                self.state.stage = Stage::Posted(nonce, self.now + LOOK_MS, until);
-            }
+            // The owner has it.
+            Ok(false) => self.look_at_post(nonce, Ms::NEVER),
             Ok(true) | Err(_) => self.pause(),
         }
     }

@@ -29,6 +29,13 @@ fn it_keeps_the_contract_between_processes() {
 }
 
 #[test]
+fn tasks_live_in_it() {
+    let namespaces = Namespaces::direct();
+    let address = namespaces.address();
+    crate::kit::task_life::live(&|options| Arc::new(at(&address, options)));
+}
+
+#[test]
 fn i6_it_keeps_a_log_for_as_long_as_its_pace_says() {
     let namespaces = Namespaces::direct();
     let make = |retention_ms| -> Arc<dyn EventStore> {

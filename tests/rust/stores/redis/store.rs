@@ -38,6 +38,12 @@ fn it_keeps_the_rules_between_processes() {
 }
 
 #[test]
+fn tasks_live_in_it() {
+    let address = fresh(Kind::Alone);
+    crate::kit::task_life::live(&|options| at(&address, options));
+}
+
+#[test]
 fn a_short_call_and_a_look_are_one_run_of_the_script_each() {
     let server = Server::start(&[]);
     let store = at(&server.address(""), &StoreOptions::default());

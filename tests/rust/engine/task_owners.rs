@@ -1,0 +1,222 @@
+//! Tasks whose owner is gone, stands still, drains or ends, and stores that were set back.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+use tailrope_core::engine::{CallStep, Context};
+use tailrope_core::stream::Drain;
+use tailrope_core::task::Input;
+
+use crate::kit::fleet::Fleet;
+use crate::kit::tasks::{ask, cancel, get, keys, open, status, update};
+
+fn input_required() -> Value {
+    let asked = json!({"method": "elicitation/create", "params": {"message": "name?"}});
+    json!({"resultType": "input_required", "inputRequests": {"q": asked}})
+}
+
+#[test]
+fn t_14_a_task_whose_process_is_gone_fails_and_never_runs_again() {
+    let fleet = Fleet::new(3);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    assert_eq!(status(&fleet.benches[1], &task), "working");
+    fleet.lose(0);
+    let shown = get(&fleet.benches[1], &task);
+    assert_eq!((&shown["status"], &shown["error"]["code"]), (&json!("failed"), &json!(-32603)));
+    assert_eq!(shown, get(&fleet.benches[2], &task));
+    assert_eq!(fleet.benches[1].engine.stats().tasks_lost, 1);
+    // It only stood still.
+    fleet.settle();
+    caller.answer(0, &json!({"content": []}));
+    fleet.settle();
+    assert_eq!(status(&fleet.benches[2], &task), "failed");
+    assert_eq!(fleet.benches[0].engine.stats().tasks, 0);
+    assert_eq!(status(&fleet.benches[0], &task), "failed");
+}
+
+#[test]
+fn a_task_that_was_polled_here_has_its_end_soon_after_its_process_is_gone() {
+    let fleet = Fleet::new(3);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    assert_eq!(status(&fleet.benches[1], &task), "working");
+    fleet.lose(0);
+    // Without another poll, and not for ever.
+    fleet.benches[1].advance(1_000);
+    assert_eq!(fleet.benches[1].engine.stats().tasks_lost, 1);
+    fleet.benches[1].advance(1_000);
+    assert!(fleet.benches[1].engine.is_idle());
+}
+
+#[test]
+fn looks_at_a_task_that_nobody_asks_for_end() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    assert_eq!(status(&fleet.benches[1], &task), "working");
+    for _ in 0..40 {
+        assert!(!fleet.benches[1].engine.is_idle() || fleet.benches[1].clock_ms() > 29_000);
+        fleet.benches[1].advance(1_000);
+    }
+    assert!(fleet.benches[1].engine.is_idle());
+}
+
+#[test]
+fn t_22_a_task_whose_process_is_gone_is_cancelled() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    fleet.lose(0);
+    assert!(cancel(&fleet.benches[1], &task).is_acknowledged());
+    assert_eq!(status(&fleet.benches[1], &task), "cancelled");
+    fleet.settle();
+    assert_eq!(caller.steps(), [CallStep::Disconnect { run: 0 }]);
+}
+
+#[test]
+fn a_request_waits_while_its_owner_stands_still_and_is_done_once() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    caller.answer(0, &input_required());
+    // The owner does not hear of the message, and is gone before it does.
+    fleet.nodes[0].is_deaf.store(true, Ordering::SeqCst);
+    let asking = update(&fleet.benches[1], &task, "1.0.q");
+    fleet.benches[1].advance(5_000);
+    assert!(!asking.is_acknowledged());
+    fleet.lose(0);
+    fleet.benches[1].advance(1_000);
+    fleet.benches[1].advance(1_000);
+    // It waits for answers, with which another process can go on.
+    let served = asking.serves();
+    let (run, context, call) = served.started();
+    assert_eq!((run, context), (1, Context::Request(77)));
+    assert_eq!(call["params"]["inputResponses"], json!({"q": {"action": "accept"}}));
+    assert!(asking.is_acknowledged());
+    served.answer(1, &json!({"content": []}));
+    assert_eq!(status(&fleet.benches[1], &task), "completed");
+    fleet.nodes[0].is_deaf.store(false, Ordering::SeqCst);
+    fleet.disturb();
+    assert_eq!(caller.steps(), []);
+    assert_eq!(fleet.benches[0].engine.stats().tasks, 0);
+}
+
+#[test]
+fn o5_an_update_that_a_process_took_before_it_was_gone_is_asked_again() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    caller.call.input(Input::Question { ask: 1, request: br#"{"method":"a"}"#.as_slice().into() });
+    let key = keys(&fleet.benches[1], &task).remove(0);
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    let asking = update(&fleet.benches[1], &task, &key);
+    fleet.settle();
+    fleet.lose(0);
+    fleet.benches[1].advance(20_000);
+    fleet.benches[1].advance(1_000);
+    fleet.benches[1].advance(1_000);
+    assert!(asking.is_acknowledged(), "the handler that asked is gone, and so is its task");
+    assert_eq!(status(&fleet.benches[1], &task), "failed");
+}
+
+#[test]
+fn no_poll_is_refused_while_the_store_is_away() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    fleet.nodes.iter().for_each(|node| node.fails.store(true, Ordering::SeqCst));
+    let asking = ask(&fleet.benches[1], &task, "tasks/get", &json!({}));
+    let cancelling = cancel(&fleet.benches[1], &task);
+    for _ in 0..50 {
+        fleet.advance(100);
+    }
+    assert!(asking.take().is_none() && cancelling.take().is_none());
+    fleet.nodes.iter().for_each(|node| node.fails.store(false, Ordering::SeqCst));
+    fleet.advance(250);
+    assert_eq!(asking.take().unwrap().1["result"]["status"], "working");
+    fleet.advance(250);
+    assert_eq!(caller.steps(), [CallStep::Disconnect { run: 0 }]);
+    fleet.advance(250);
+    assert!(cancelling.is_acknowledged());
+    // For ever it does not wait.
+    fleet.nodes.iter().for_each(|node| node.fails.store(true, Ordering::SeqCst));
+    let asking = ask(&fleet.benches[1], &task, "tasks/get", &json!({}));
+    fleet.advance(30_000);
+    assert_eq!(asking.take().unwrap().0, 503);
+}
+
+#[test]
+fn o10_a_task_that_the_store_lost_is_written_again() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    let name = fleet.only_session();
+    fleet.lose_session(&name);
+    assert_eq!(ask(&fleet.benches[1], &task, "tasks/get", &json!({})).take().unwrap().0, 400);
+    fleet.disturb();
+    assert_eq!(status(&fleet.benches[1], &task), "working");
+    // Without a hint, the next change finds out.
+    fleet.lose_session(&name);
+    caller.answer(0, &json!({"content": []}));
+    assert_eq!(status(&fleet.benches[1], &task), "completed");
+}
+
+#[test]
+fn a_drain_waits_for_tasks_that_run_and_leaves_those_that_wait() {
+    let fleet = Fleet::new(2);
+    let (running, waiting) = (open(&fleet.benches[0]), open(&fleet.benches[0]));
+    fleet.benches[0].advance(1_000);
+    let (running_task, waiting_task) = (running.created(), waiting.created());
+    waiting.answer(0, &input_required());
+    let engine = &fleet.benches[0].engine;
+    engine.drain(Drain::after(100));
+    assert_eq!(engine.drained(None), None);
+    assert_eq!(engine.stats().tasks, 1);
+    // What waits for its client goes on elsewhere.
+    let asking = update(&fleet.benches[1], &waiting_task, "1.0.q");
+    assert_eq!(asking.serves().started().0, 1);
+    assert!(asking.is_acknowledged());
+    // A call does not become a task that would end with the process.
+    let late = open(&fleet.benches[0]);
+    fleet.benches[0].advance(1_000);
+    assert_eq!(late.steps(), []);
+    late.answer(0, &json!({}));
+    assert_eq!(late.steps(), [CallStep::PassOn]);
+    running.answer(0, &json!({"content": []}));
+    assert_eq!(engine.drained(None), Some(true));
+    assert_eq!(status(&fleet.benches[1], &running_task), "completed");
+}
+
+#[test]
+fn a_task_fails_with_its_process_where_that_ends() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    fleet.benches[0].engine.close();
+    assert_eq!(status(&fleet.benches[1], &task), "failed");
+    caller.answer(0, &json!({"content": []}));
+    assert_eq!(status(&fleet.benches[1], &task), "failed");
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn tasks_live_in_files() {
+    use crate::kit::folder::Folder;
+    use crate::kit::processes::store_in;
+    let folder = Folder::new();
+    crate::kit::task_life::live(&|options| store_in(&folder, options.clone()));
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn tasks_live_in_files_that_are_encrypted() {
+    use crate::kit::folder::Folder;
+    use crate::kit::processes::store_in;
+    use tailrope_core::store::{EncryptionKey, StoreOptions};
+    let folder = Folder::new();
+    let keys = vec![EncryptionKey::from_hex(&"1".repeat(64)).unwrap()];
+    crate::kit::task_life::live(&|options| {
+        store_in(&folder, StoreOptions { encryption_keys: keys.clone(), ..options.clone() })
+    });
+}
