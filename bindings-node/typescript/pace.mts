@@ -18,8 +18,10 @@ export interface PaceOptions {
    * it off.
    */
   heartbeatMs?: number;
-  /** How long the finished stream stays readable. */
+  /** How long the finished stream, or task, stays readable. */
   retentionMs?: number;
+  /** A call that takes longer becomes a task. Calls become tasks in Python alone so far. 0 is every call. */
+  taskAfterMs?: number;
 }
 
 const isObject = (value: unknown): value is object =>

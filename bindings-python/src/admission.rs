@@ -70,7 +70,7 @@ impl<'a> Headers<'a> {
 }
 
 /// A value as text. Bytes that are no text match nothing that is asked for.
-fn text<'a>(value: &'a Bound<'_, PyBytes>) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Bound<'_, PyBytes>) -> &'a str {
     std::str::from_utf8(value.as_bytes()).unwrap_or("\u{fffd}")
 }
 

@@ -5,17 +5,21 @@ use std::sync::atomic::AtomicBool;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{self, NoWake};
+use tailrope_core::engine::{self, CallOptions, NoWake};
+use tailrope_core::exchange::{Principal, RelayedMethod};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit};
 use tailrope_core::store::{HostStore, SessionId};
+use tailrope_core::task::{self, TaskHead};
 
-use crate::admission::{Headers, Refusal, header_pairs};
+use crate::admission::{Headers, Refusal, header_pairs, text};
 use crate::convert::{dialect, to_py_err};
 use crate::hook_log::HookLog;
 use crate::look_up::LookUp;
 use crate::options::{engine_options, to_dict};
+use crate::posted::relayed;
 use crate::session::Session;
 use crate::store::{Store, flush};
+use crate::tasks::{DIALECT, Routed, TaskCall, TaskQuery, TaskRequest, routed};
 use crate::waiters::{Waiters, calling};
 
 /// An engine with its event store.
@@ -101,13 +105,9 @@ impl Engine {
         waiters: &Waiters,
     ) -> PyResult<Option<LookUp>> {
         let dialect = dialect(sdk_major)?;
+        let Some(principal) = self.principal(py, headers, user_json, named)? else { return Ok(None) };
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs, self.engine.options());
-        let Ok(principal) =
-            calling(py, || headers.ask(user_json, named, |requester| self.engine.principal_of(requester)))?
-        else {
-            return Ok(None);
-        };
         let context = Context { session_id: id, json_response: false, paced: false };
         // A reader that is going to be refused takes the stream from nobody.
         let last_event_id = match admit(&headers.head(method), b"", &context, dialect) {
@@ -133,6 +133,98 @@ impl Engine {
     /// Notes that such a request is left to the SDK.
     fn left_to_sdk(&self, py: Python<'_>, requested: &str) -> PyResult<()> {
         calling(py, || self.engine.left_to_sdk(requested))
+    }
+
+    /// What becomes of a POST with this version header: `(route, tool, declares)`. `steers` says whether clients are steered,
+    /// `stands_aside` whether the server makes tasks itself. None for what is no message of a revision that is known.
+    fn route_post(
+        &self,
+        py: Python<'_>,
+        version: &str,
+        body: &[u8],
+        steers: bool,
+        stands_aside: bool,
+    ) -> PyResult<Option<Routed>> {
+        calling(py, || {
+            let posted = task::Posted::read(Some(version), body).filter(|posted| posted.revision.is_some())?;
+            Some(routed(self.engine.route_post(&posted, steers, stands_aside), posted))
+        })
+    }
+
+    /// Takes a call of this server that the SDK is given now, and that may become a task: see the core's `Engine::open_call`.
+    /// None where it cannot: it is no request, or nobody can tell whose it is.
+    #[expect(clippy::too_many_arguments, reason = "what is known of the request, and where steps go")]
+    fn open_call(
+        &self,
+        py: Python<'_>,
+        body: &[u8],
+        server: &str,
+        tool: Option<&str>,
+        takes_streams: bool,
+        headers: &Bound<'_, PyAny>,
+        user_json: Option<&str>,
+        named: Option<&str>,
+        waiters: &Waiters,
+    ) -> PyResult<Option<TaskCall>> {
+        let Some(principal) = self.principal(py, headers, user_json, named)? else { return Ok(None) };
+        let (key, wake) = waiters.shared.key();
+        let options = CallOptions { server, tool, takes_streams };
+        let open = || self.engine.open_call(body, &options, principal.as_ref(), wake, key.number);
+        let call = calling(py, open)?;
+        Ok(call.map(|call| TaskCall::new(call, Arc::new(key), self.max_event_bytes())))
+    }
+
+    /// Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with.
+    fn read_task_request<'py>(
+        &self,
+        py: Python<'py>,
+        method: &str,
+        headers: &Bound<'py, PyAny>,
+        body: &[u8],
+        json_response: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let pairs = header_pairs(headers)?;
+        let all = |wanted: &[u8]| -> Vec<&str> {
+            let named = pairs.iter().filter(|(name, _)| name.as_bytes() == wanted);
+            named.map(|(_, value)| text(value)).collect()
+        };
+        let (methods, names) = (all(b"mcp-method"), all(b"mcp-name"));
+        let head = TaskHead {
+            head: Headers::read(&pairs, self.engine.options()).head(method),
+            methods: &methods,
+            names: &names,
+            has_two_versions: all(b"mcp-protocol-version").len() > 1,
+        };
+        match calling(py, || task::read_request(&head, body, json_response, DIALECT))? {
+            Ok(request) => Ok(Bound::new(py, TaskRequest(request))?.into_any()),
+            Err(refusal) => Ok(Bound::new(py, Refusal::new(&refusal, DIALECT))?.into_any()),
+        }
+    }
+
+    /// Asks about a task of this server. What may travel of the request is given as to `Session.relay`. None where nobody can
+    /// tell whose request it is.
+    #[expect(clippy::too_many_arguments, reason = "what is known of the request, and where answers go")]
+    fn ask_task(
+        &self,
+        py: Python<'_>,
+        request: &TaskRequest,
+        server: &str,
+        body: &[u8],
+        headers: &Bound<'_, PyAny>,
+        user_json: Option<&str>,
+        named: Option<&str>,
+        more: Vec<String>,
+        auth_json: Option<&str>,
+        dropped: Vec<String>,
+        waiters: &Waiters,
+    ) -> PyResult<Option<TaskQuery>> {
+        let Some(principal) = self.principal(py, headers, user_json, named)? else { return Ok(None) };
+        let relayed = relayed(RelayedMethod::Post, headers, body, &more, auth_json, dropped)?;
+        let (key, wake) = waiters.shared.key();
+        let (request, number) = (request.0.clone(), key.number);
+        let ask = || self.engine.ask_task(server, request, principal.as_ref(), Some(relayed), wake, number);
+        let query = calling(py, ask)?;
+        Ok(Some(TaskQuery { query, key: Arc::new(key), max_event_bytes: self.max_event_bytes() }))
     }
 
     /// A log for an SDK's own transport, in this engine's store.
@@ -216,5 +308,25 @@ impl Engine {
     /// The options in force, by name.
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.engine.options())
+    }
+}
+
+impl Engine {
+    /// Whose request it is. None where nobody can tell.
+    #[expect(clippy::option_option, reason = "a request without credentials is nobody's")]
+    fn principal(
+        &self,
+        py: Python<'_>,
+        headers: &Bound<'_, PyAny>,
+        user_json: Option<&str>,
+        named: Option<&str>,
+    ) -> PyResult<Option<Option<Principal>>> {
+        let pairs = header_pairs(headers)?;
+        let headers = Headers::read(&pairs, self.engine.options());
+        Ok(calling(py, || headers.ask(user_json, named, |requester| self.engine.principal_of(requester)))?.ok())
+    }
+
+    fn max_event_bytes(&self) -> usize {
+        self.engine.options().limits.max_event_bytes
     }
 }

@@ -18,6 +18,7 @@ mod posted;
 mod probe;
 mod session;
 mod store;
+mod tasks;
 mod waiters;
 
 use pyo3::prelude::*;
@@ -58,6 +59,8 @@ mod _native {
     use crate::session::Session;
     #[pymodule_export]
     use crate::store::{Store, open_store};
+    #[pymodule_export]
+    use crate::tasks::{Relayed, TaskCall, TaskQuery, TaskRequest, announce, missing_capability};
     #[pymodule_export]
     use crate::waiters::{Signal, Waiters};
 

@@ -3,7 +3,9 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_OPTIONS, Pace, Paces};
+use tailrope_core::engine::{
+    NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, Pace, Paces,
+};
 use tailrope_core::store::{Durability, EncryptionKey, StoreOptions};
 
 /// The options of an engine; what is not named keeps its default.
@@ -62,10 +64,13 @@ fn paces(value: &Bound<'_, PyAny>) -> PyResult<Paces> {
         let mut pace = Pace::default();
         for (name, value) in said.cast::<PyDict>()? {
             let name = name.extract::<String>()?;
-            let option = PACE_OPTIONS.iter().find(|option| option.name == name).ok_or_else(|| unknown(&name))?;
-            let number = option.check(value.extract().ok());
             let wrong = |must| PyValueError::new_err(format!("{name} of the pace {pattern:?} {must}"));
-            option.set(&mut pace, number.map_err(wrong)?);
+            if let Some(flag) = PACE_FLAGS.iter().find(|flag| flag.name == name) {
+                flag.set(&mut pace, flag.check(value.extract().ok()).map_err(wrong)?);
+                continue;
+            }
+            let option = PACE_OPTIONS.iter().find(|option| option.name == name).ok_or_else(|| unknown(&name))?;
+            option.set(&mut pace, option.check(value.extract().ok()).map_err(wrong)?);
         }
         let wrong = |must| PyValueError::new_err(format!("a pattern of pace {must}, not {pattern:?}"));
         paces.set(&pattern, pace).map_err(wrong)?;

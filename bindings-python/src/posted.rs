@@ -3,10 +3,10 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine;
-use tailrope_core::exchange::Terms;
+use tailrope_core::exchange::{Relayed, RelayedMethod, Terms};
 use tailrope_core::protocol::Dialect;
 
-use crate::admission::{Admission, named_fault};
+use crate::admission::{Admission, header_pairs, named_fault};
 use crate::waiters::calling;
 
 /// A request that another process relayed. When it is dropped and was not settled, it is refused.
@@ -27,8 +27,7 @@ impl Posted {
     /// The headers that travelled, as ASGI has them.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        let bytes = |text: &str| PyBytes::new(py, &from_latin1(text));
-        self.posted.relayed().headers().map(|(name, value)| (bytes(name), bytes(value))).collect()
+        asgi_headers(py, self.posted.relayed())
     }
 
     #[getter]
@@ -63,6 +62,29 @@ impl Posted {
         let refusal = named_fault(fault, text)?.refusal(self.dialect);
         calling(py, || self.posted.refuse(&refusal))
     }
+}
+
+/// What may travel of a request: see `Session.relay`.
+pub(crate) fn relayed(
+    method: RelayedMethod,
+    headers: &Bound<'_, PyAny>,
+    body: &[u8],
+    more: &[String],
+    auth_json: Option<&str>,
+    dropped: Vec<String>,
+) -> PyResult<Relayed> {
+    let pairs = header_pairs(headers)?;
+    let headers: Vec<_> =
+        pairs.iter().map(|(name, value)| (latin1(name.as_bytes()), latin1(value.as_bytes()))).collect();
+    let headers = headers.iter().map(|(name, value)| (&**name, &**value));
+    let more: Vec<&str> = more.iter().map(|name| &**name).collect();
+    Ok(Relayed::new(method, bytes::Bytes::copy_from_slice(body), headers, &more, auth_json).without(dropped))
+}
+
+/// The headers that travelled, as ASGI has them.
+pub(crate) fn asgi_headers<'py>(py: Python<'py>, relayed: &Relayed) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    let bytes = |text: &str| PyBytes::new(py, &from_latin1(text));
+    relayed.headers().map(|(name, value)| (bytes(name), bytes(value))).collect()
 }
 
 /// The bytes of a header as text, which loses none of them.

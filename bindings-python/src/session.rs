@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingKind, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Requester, Terms, Turn};
+use tailrope_core::exchange::{Action, Pause, RelayedMethod, Request, Requester, Terms, Turn};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::store::{self, HostReplay, HostRequest};
 
@@ -14,7 +14,7 @@ use crate::admission::{Admission, Headers, Refusal, header_pairs};
 use crate::adopted::Offer;
 use crate::connection::Connection;
 use crate::convert::{payload, request_id, to_py_err};
-use crate::posted::{Posted, latin1};
+use crate::posted::{Posted, relayed};
 use crate::waiters::{Key, Waiters, calling};
 
 /// An open session.
@@ -137,13 +137,7 @@ impl Session {
     ) -> PyResult<Bound<'py, PyAny>> {
         let method = RelayedMethod::parse(method)
             .ok_or_else(|| PyValueError::new_err(format!("a request with the method {method:?} is not relayed")))?;
-        let pairs = header_pairs(headers)?;
-        let headers: Vec<_> =
-            pairs.iter().map(|(name, value)| (latin1(name.as_bytes()), latin1(value.as_bytes()))).collect();
-        let headers = headers.iter().map(|(name, value)| (&**name, &**value));
-        let more: Vec<&str> = more.iter().map(|name| &**name).collect();
-        let relayed =
-            Relayed::new(method, bytes::Bytes::copy_from_slice(body), headers, &more, auth_json).without(dropped);
+        let relayed = relayed(method, headers, body, &more, auth_json, dropped)?;
         let (key, wake) = waiters.shared.key();
         let answer = calling(py, || match json_response {
             true => self.handle.relay_json(&admission.0, relayed, wake, key.number),

@@ -19,6 +19,9 @@ use tailrope_core::engine::Wake;
 use crate::inbox::{InCall, Inbox};
 use crate::panics::caught;
 
+/// Keys of all loops: some name their waiter also elsewhere than at its loop.
+static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
+
 /// Loops with keys that were woken and not resolved yet.
 static DIRTY: Mutex<Vec<Arc<Shared>>> = Mutex::new(Vec::new());
 static ANY_DIRTY: AtomicBool = AtomicBool::new(false);
@@ -31,7 +34,6 @@ pub(crate) struct Shared {
     inbox: Arc<Inbox>,
     /// One for each key in use, so that what is woken late leaves nothing behind.
     slots: Mutex<HashMap<u64, Slot>>,
-    next_key: AtomicU64,
 }
 
 #[derive(Default)]
@@ -74,7 +76,7 @@ pub(crate) fn list_dirty(inbox: &Inbox) {
 impl Shared {
     /// A new key, and how the core wakes it.
     pub(crate) fn key(self: &Arc<Self>) -> (Key, Arc<dyn Wake>) {
-        let number = self.next_key.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
         lock(&self.slots).insert(number, Slot::Idle);
         (Key { shared: Arc::clone(self), number }, Arc::clone(&self.inbox) as _)
     }
@@ -185,7 +187,6 @@ impl Waiters {
             notify,
             inbox: Arc::new(Inbox::new(me.clone())),
             slots: Mutex::default(),
-            next_key: AtomicU64::new(1),
         });
         Self { shared }
     }

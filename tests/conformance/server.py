@@ -157,9 +157,7 @@ class Announced(uvicorn.Server):
             print(f"READY {sockets[0].getsockname()[1]}", flush=True)
 
 
-async def serve(listener: socket.socket) -> None:
-    # The SDK protects servers of the loopback from DNS rebinding without being told.
-    app = make().streamable_http_app(host="127.0.0.1")
+async def serve(app: Any, listener: socket.socket) -> None:
     server = Announced(uvicorn.Config(app, log_level="warning", ws="none"))
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -180,11 +178,16 @@ def main() -> None:
         import tailrope
 
         tailrope.install()
+    # The SDK protects servers of the loopback from DNS rebinding without being told.
+    serve_app(make().streamable_http_app(host="127.0.0.1"))
+
+
+def serve_app(app: Any) -> None:
     # asyncio sets TCP_NODELAY only where the protocol is named; without it each answer waits for a delayed ACK.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(128)
-    asyncio.run(serve(listener))
+    asyncio.run(serve(app, listener))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,11 @@ class PaceOptions(TypedDict, total=False):
     """When the handler has sent nothing for so long, a client that asked for progress is sent some. 0 (the default)
     switches it off."""
     retention_ms: int
-    """How long the finished stream stays readable."""
+    """How long the finished stream, or task, stays readable."""
+    task_after_ms: int
+    """A call that takes longer becomes a task, if its client takes tasks: docs/tasks.md. 0: every call."""
+    requires_task: bool
+    """Only clients that take tasks may call the tool. Default False."""
 
 
 class Pace:
@@ -146,6 +150,9 @@ class Options(StoreOptions, total=False):
     drain_within_ms: int
     """How long a server that stops waits for calls. Those that another process cannot show the end of get an error
     then. Default 5,000."""
+    task_after_ms: int
+    """A call that takes longer becomes a task, if its client takes tasks: docs/tasks.md. 0 is every call. Default
+    1,000."""
     store_wait_ms: int
     """How long a resumed connection waits for a store that cannot be read. Default 10,000."""
     store_timeout_ms: int

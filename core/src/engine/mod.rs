@@ -28,7 +28,7 @@ pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness}
 pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
 pub use errors::EngineError;
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
-pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_OPTIONS};
+pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, PaceFlag};
 pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };

@@ -187,6 +187,7 @@ numbers! {
     ENGINE SOME max_detached_ms: max_detached_ms as u64;
     ENGINE ZERO session_idle_ms: session_idle_ms as u64;
     ENGINE ZERO drain_within_ms: drain_within_ms as u64;
+    ENGINE ZERO task_after_ms: task_after_ms as u64;
     ENGINE SOME warn_event_bytes: warn_event_bytes as usize;
 }
 
@@ -212,6 +213,33 @@ of_pace! {
     ZERO max_connection_bytes as u64;
     ZERO heartbeat_ms as u64;
     SOME retention_ms as u64;
+    ZERO task_after_ms as u64;
+}
+
+/// What a [`Pace`] says with yes or no.
+pub struct PaceFlag {
+    /// Its name, as Rust and Python spell it. JavaScript has it in camel case.
+    pub name: &'static str,
+    set: fn(&mut Pace, bool),
+}
+
+/// Every one of them.
+pub static PACE_FLAGS: &[PaceFlag] =
+    &[PaceFlag { name: "requires_task", set: |pace, value| pace.requires_task = value }];
+
+impl PaceFlag {
+    /// Checks what was given: none where it is no boolean.
+    ///
+    /// # Errors
+    /// What it must be, to be said behind its name.
+    pub fn check(&self, given: Option<bool>) -> Result<bool, &'static str> {
+        given.ok_or("must be true or false")
+    }
+
+    /// Sets it.
+    pub fn set(&self, pace: &mut Pace, value: bool) {
+        (self.set)(pace, value);
+    }
 }
 
 impl<T> NumberOption<T> {

@@ -177,10 +177,48 @@ fn decoded(value: &str) -> Option<Cow<'_, str>> {
     Some(std::str::from_utf8(&bytes[..length]).ok()?.to_owned().into())
 }
 
+/// The value of `Mcp-Name` for a name: in base64 unless it is plain text of a header (T-25).
+pub fn header_value(name: &str) -> String {
+    let is_plain = !name.is_empty()
+        && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+        && name.trim_matches(' ') == name
+        && !name.starts_with("=?base64?");
+    if is_plain {
+        return name.to_owned();
+    }
+    let mut encoded = String::new();
+    base64url::encode(name.as_bytes(), |letters| {
+        encoded.extend(letters.iter().map(|letter| match letter {
+            b'-' => '+',
+            b'_' => '/',
+            letter => char::from(*letter),
+        }));
+    });
+    let padding = "=".repeat(encoded.len().wrapping_neg() % 4);
+    format!("=?base64?{encoded}{padding}?=")
+}
+
 fn invalid(why: &str) -> Refusal {
     Refusal::new(400, INVALID_PARAMS, format!("Invalid params: {why}"))
 }
 
 fn mismatch(header: &str) -> Refusal {
     Refusal::new(400, HEADER_MISMATCH, format!("The header {header} does not say what the body says"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t_25_a_name_that_is_no_plain_text_is_written_in_base64() {
+        for plain in ["slow_compute", "a b", "x=1"] {
+            assert_eq!(header_value(plain), plain);
+        }
+        assert_eq!(header_value("é"), "=?base64?w6k=?=");
+        for name in ["", "größe", " a", "a\n", "=?base64?w6k=?=", "\u{3ff}\u{3ff}?>"] {
+            assert!(header_value(name).starts_with("=?base64?"), "{name}");
+            assert_eq!(decoded(&header_value(name)).as_deref(), Some(name));
+        }
+    }
 }

@@ -40,7 +40,9 @@ pub use declaration::{
     subscribed_tasks, with_subscribed_tasks,
 };
 pub use id::{TASK_ID_BYTES, TaskId};
-pub use ladder::{Ask, Response, TaskHead, TaskRequest, not_taken, read_request, reread_request, unknown_task};
+pub use ladder::{
+    Ask, Response, TaskHead, TaskRequest, header_value, not_taken, read_request, reread_request, unknown_task,
+};
 pub use machine::{Input, Machine, Now, Output, Settings};
 pub use progress::Call;
 pub use questions::{MAX_ROUNDS, Question, Questions, Source};

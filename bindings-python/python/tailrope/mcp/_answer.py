@@ -64,6 +64,20 @@ async def write_refusal(send: Send, refusal: Refusal, session_id: bytes | None =
     await write_whole(send, refusal.status, headers + _retry_after(refusal.retry_after_s), refusal.body)
 
 
+async def write_json(send: Send, status: int, body: bytes) -> None:
+    """An answer of JSON."""
+    await write_whole(send, status, [_JSON], body)
+
+
+async def begin_stream(send: Send) -> None:
+    """An answer of events, which are still to come."""
+    await send({"type": "http.response.start", "status": 200, "headers": _OF_STREAM})
+
+
+async def end_stream(send: Send) -> None:
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 async def write_empty(send: Send, status: int, session_id: bytes) -> None:
     """The answer to messages and to a DELETE that were taken."""
     await write_whole(send, status, _head_of(status, None, session_id, None), b"")
@@ -104,7 +118,7 @@ async def write_connection(
                 continue
             if started and watcher is None:
                 # Only connections that live long enough to wait need to notice that their peer left.
-                watcher = here.loop.create_task(_until_disconnected(receive))
+                watcher = here.loop.create_task(until_disconnected(receive))
                 watcher.add_done_callback(lambda _task: waiters.wake(key))
             future: asyncio.Future[None] = here.loop.create_future()
             if not waiters.park(key, future):
@@ -119,7 +133,7 @@ async def write_connection(
         # How ASGI says that the peer is gone (F-22). Middleware raises such errors of its own.
         if isinstance(error, ConnectionError):
             return
-        watcher = watcher or here.loop.create_task(_until_disconnected(receive))
+        watcher = watcher or here.loop.create_task(until_disconnected(receive))
         await asyncio.wait([watcher], timeout=GONE_S)
         if not watcher.done() or not watcher.result():
             raise
@@ -152,7 +166,7 @@ def _impatient(send: Send, wait_s: float) -> Send:
     return send_in_time
 
 
-async def _until_disconnected(receive: Receive) -> bool:
+async def until_disconnected(receive: Receive) -> bool:
     """Waits until the peer is gone. False where nobody can tell any more: the answer is written all the same."""
     try:
         while (await receive())["type"] != "http.disconnect":

@@ -62,7 +62,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
             return False
         here = runtime.here()
         # First, as the look-up takes the stream over.
-        if is_read and await _is_refused(manager, scope, receive, send):
+        if is_read and await is_refused(manager, scope, receive, send):
             return True
         who = requester(scope, runtime)
         session = await _look_up(runtime, here, session_id, scope, who)
@@ -115,7 +115,7 @@ async def _look_up(runtime: Runtime, here: Loop, session_id: str, scope: Scope, 
             await future
 
 
-async def _is_refused(manager: Any, scope: Scope, receive: Receive, send: Send) -> bool:
+async def is_refused(manager: Any, scope: Scope, receive: Receive, send: Send) -> bool:
     """The SDK's own checks of hosts and origins, in its own words. Whether the request is answered by them."""
     security = TransportSecurityMiddleware(manager.security_settings)
     refused = await security.validate_request(Request(scope, receive), is_post=scope["method"] == "POST")
@@ -150,7 +150,7 @@ async def _relay(
 
     async def relay(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal connection
-        if await _is_refused(manager, scope, receive, send):
+        if await is_refused(manager, scope, receive, send):
             return
         method: str = scope["method"]
         try:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tailrope._options import is_disabled
-from tailrope.mcp import _adopting, _elsewhere, _engage, _hosts, _sdk, _server
-from tailrope.mcp._answer import write_refusal
+from tailrope.mcp import _adopting, _elsewhere, _engage, _hosts, _modern, _sdk, _server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from tailrope._runtime import Runtime
     from tailrope.mcp._engage import Way
 
 
@@ -41,8 +39,7 @@ class Fronted:
 
 
 class _Front:
-    """Steers clients of both eras to a revision that can resume, and serves requests for sessions that the manager does
-    not have and the event store knows."""
+    """Serves requests of 2026-07-28, and those for sessions that not the manager, but the event store knows."""
 
     def __init__(self, way: Way, manager: Any, app: ASGIApp) -> None:
         self._way = way
@@ -71,31 +68,10 @@ class _Front:
             # It may have begun to go on here since it was looked up.
             if not await _adopting.settled(self._manager, scope):
                 break
-        if not await self._steered(runtime or self._way.runtime, scope, receive, send):
+        named = None
+        if scope["type"] == "http" and scope["method"] == "POST" and not self._manager.stateless:
+            named = _sdk.modern_revision(scope)
+        if named is None:
             await self._app(scope, receive, send)
-
-    async def _steered(self, runtime: Runtime, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Whether this was a request of a revision without resumption, and is answered."""
-        if scope["type"] != "http" or scope["method"] != "POST" or self._manager.stateless:
-            return False
-        requested = _sdk.modern_revision(scope)
-        if requested is None:
-            return False
-        if not self._way.prefer_resumable:
-            runtime.engine.left_to_sdk(requested)
-            return False
-        body = b""
-        while len(body) <= MAX_STEERED_BYTES:
-            message = await receive()
-            if message["type"] != "http.request":
-                return True
-            body += message.get("body", b"")
-            if not message.get("more_body", False):
-                break
-        refusal = runtime.engine.steer(body, requested)
-        await write_refusal(send, refusal)
-        return True
-
-
-MAX_STEERED_BYTES = 4 << 20
-"""A body that is answered without being served is read up to here, for the id of its request."""
+        else:
+            await _modern.serve(self._way, runtime, self._manager, self._app, scope, receive, send, named)

@@ -16,7 +16,9 @@ import weakref
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
 
 from tailrope import _runtime
 from tailrope._runtime import Tenure, arm_drain, drain_ends_at, drain_now, flush_stores
@@ -24,37 +26,53 @@ from tailrope._runtime import Tenure, arm_drain, drain_ends_at, drain_now, flush
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from tailrope._native import Session
-
 logger = logging.getLogger("tailrope")
+
+
+class Served(Protocol):
+    """A session, or a call that may become a task."""
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether a drain waits for it."""
+
+    def drain(self) -> None: ...
+
+
+class Call(Served, Protocol):
+    async def close(self) -> None:
+        """Its session manager ends."""
 
 
 class Host:
     """One server of the process. Its end concerns the sessions that were opened in calls of it, and no others."""
 
     def __init__(self, uvicorn: weakref.ref[Any] | None = None) -> None:
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._served: weakref.WeakSet[Served] = weakref.WeakSet()
         self._is_draining = False
         self.ends_at = 0.0
         """Until when calls are waited for, however many wait for them."""
         self._uvicorn = uvicorn
 
-    def add(self, session: Session) -> None:
+    def add(self, served: Served) -> None:
         with _runtime._lock:
-            self._sessions.add(session)
+            self._served.add(served)
             is_draining = self._is_draining
         if is_draining:
-            session.drain()
+            served.drain()
 
     def drain(self) -> None:
         with _runtime._lock:
             self._is_draining = self is not _unknown
         self.ends_at = drain_ends_at()
-        sessions = [session for session in self._all() if not session.has_ended]
-        if sessions:
-            logger.info("draining, as the server stops; open sessions: %d", len(sessions))
-        for session in sessions:
-            session.drain()
+        served = [it for it in self._all() if not it.has_ended]
+        if served:
+            logger.info("draining, as the server stops; open sessions and tasks: %d", len(served))
+        for it in served:
+            it.drain()
         arm_drain()
 
     @property
@@ -63,11 +81,11 @@ class Host:
         time is over."""
         server = self._uvicorn() if self._uvicorn is not None else None
         is_over = getattr(server, "force_exit", False) or time.monotonic() >= self.ends_at
-        return is_over or not any(session.is_handing_over for session in self._all())
+        return is_over or not any(it.is_handing_over for it in self._all())
 
-    def _all(self) -> list[Session]:
+    def _all(self) -> list[Served]:
         with _runtime._lock:
-            return list(self._sessions)
+            return list(self._served)
 
 
 _unknown = Host()
@@ -82,6 +100,8 @@ _lifespans: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
 _TENURE = "_tailrope_tenure"
 """The member of a session manager that runs."""
+_CALLS = "_tailrope_calls"
+"""That with its calls."""
 
 
 def tenure_of(manager: Any) -> Tenure | None:
@@ -98,9 +118,15 @@ def is_leaving() -> bool:
     return task is not None and (task.cancelling() > 0 or task in _lifespans)
 
 
-def opened(session: Session) -> None:
-    """A session is served here from now on."""
-    _current.get().add(session)
+def opened(served: Served) -> None:
+    """It is served here from now on."""
+    _current.get().add(served)
+
+
+def calls_of(manager: Any) -> set[Call]:
+    """The calls that a session manager serves, and that may be tasks."""
+    calls: set[Call] = vars(manager).setdefault(_CALLS, set())
+    return calls
 
 
 async def calls_end() -> None:
@@ -125,8 +151,13 @@ async def running(manager: Any, stock: AbstractAsyncContextManager[None]) -> Asy
     if (lifespan := asyncio.current_task()) is not None:
         _lifespans.add(lifespan)
     async with stock:
-        yield
-        await calls_end()
+        try:
+            yield
+            await calls_end()
+        finally:
+            if calls := calls_of(manager):
+                with anyio.CancelScope(shield=True):
+                    await asyncio.gather(*(call.close() for call in list(calls)))
 
 
 def _sdk_run(stock: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import mcp.server.streamable_http_manager
 
-from tailrope.mcp import _adopting, _engage, _hosts
+from tailrope.mcp import _adopting, _ask, _engage, _hosts
 from tailrope.mcp._front import Fronted
 from tailrope.mcp._transport import StreamableHTTPServerTransport, in_place_of_stock
 
@@ -68,6 +68,7 @@ def patch() -> None:
         if stock is not None and iscoroutinefunction(stock) == iscoroutinefunction(ours):
             setattr(manager, name, ours)
             _methods[name] = (stock, ours)
+    _ask.patch()
     _hosts.patch()
     _hosts.patch_manager()
 
@@ -88,4 +89,5 @@ def unpatch() -> None:
     _before = _ours = None
     _hosts.unpatch_manager()
     if not _engage.explicit:
+        _ask.unpatch()
         _hosts.unpatch()

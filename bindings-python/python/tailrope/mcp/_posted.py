@@ -92,7 +92,7 @@ class Posts(Outcomes):
             return
         request = self._request(posted)
         context = self._context.copy()
-        context.run(_enter, request)
+        context.run(enter, request)
         if admission.action == "call":
             if posted.begin(admission):
                 await server.begin(session, request, message, context)
@@ -135,8 +135,8 @@ class Posts(Outcomes):
         return Request(scope, receive)
 
 
-def _enter(request: Request) -> None:
-    """Makes the running context that of a request: it is a copy of that of the session's first one."""
+def enter(request: Request) -> None:
+    """Makes the running context that of a request: it is a copy of that of another one for the same server."""
     user = request.scope.get("user")
     auth_context_var.set(user if isinstance(user, AuthenticatedUser) else None)
     # The trace is that of this request, and not of the one that opened the session.

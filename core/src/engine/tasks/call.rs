@@ -170,6 +170,12 @@ impl TaskCall {
         self.0.shared.is_forked() || lock(&self.0.state).is_over()
     }
 
+    /// The host serves the call no more: it has no result. If the store outlives the process, others read that, or go on with the
+    /// task.
+    pub fn leave(&self) {
+        self.0.leave();
+    }
+
     /// What the host has to do now. It does that, and asks again until there is nothing: only then are requests answered that
     /// led to it.
     pub fn take_steps(&self) -> Vec<CallStep> {

@@ -9,7 +9,7 @@ use http::{HeaderName, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use tailrope_core::engine::TaskCall;
 use tailrope_core::exchange::Relayed;
-use tailrope_core::task::{Input, RunReader};
+use tailrope_core::task::{Input, RunReader, header_value};
 use tokio::task::JoinHandle;
 
 use super::{METHOD, NAME};
@@ -108,7 +108,7 @@ pub(super) fn message(input: Input) -> Option<Bytes> {
 pub(super) fn head_of_round(mut parts: Parts, tool: Option<&str>) -> Parts {
     parts.headers.insert(METHOD, HeaderValue::from_static("tools/call"));
     parts.headers.remove(CONTENT_LENGTH);
-    match tool.and_then(|tool| HeaderValue::try_from(tool).ok()) {
+    match tool.and_then(|tool| HeaderValue::try_from(header_value(tool)).ok()) {
         Some(tool) => parts.headers.insert(NAME, tool),
         None => parts.headers.remove(NAME),
     };

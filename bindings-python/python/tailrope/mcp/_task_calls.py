@@ -1,0 +1,291 @@
+"""Calls that may become tasks: the SDK is given each in a task of our own, and its client what the engine says.
+
+A call ends with its client as long as it is no task. From then on it ends by itself, by its client's `tasks/cancel`, or
+with its session manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tailrope._native import refusal
+from tailrope.mcp import _hosts, _sdk, _server
+from tailrope.mcp._answer import begin_stream, end_stream, until_disconnected, write_json, write_refusal
+from tailrope.mcp._principal import requester
+from tailrope.mcp._runs import CALL, Origin, Run, with_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import ASGIApp, Scope, Send
+
+    from tailrope._native import Relayed, TaskCall
+    from tailrope._runtime import Runtime
+    from tailrope.mcp._runs import Received
+
+logger = logging.getLogger("tailrope")
+
+END_S = 5.0
+"""So long runs are waited for that were cancelled because their session manager ends."""
+
+origins: dict[int, Origin] = {}
+"""The requests about tasks that are being served, by their keys: each may begin a run."""
+
+Reply = tuple[str, int, bytes]
+"""What the client is to be given, a status, and bytes."""
+
+
+async def serve(
+    runtime: Runtime, manager: Any, app: ASGIApp, scope: Scope, received: Received, send: Send, tool: str | None
+) -> None:
+    """Serves a call whose client takes tasks."""
+    server, who = _server.of_scope(runtime, scope), requester(scope, runtime)
+    native = runtime.engine.open_call(
+        received.body, server, tool, not manager.json_response, scope["headers"], *who, runtime.here().waiters
+    )
+    if native is None:
+        await app(scope, received, send)
+        return
+    call = Call(runtime, manager, app, native, Origin.of(scope))
+    call.run(0, native.body, call.origin)
+    await call.answer(received, send)
+
+
+class Call:
+    """One call, from its first run to the end of its last one."""
+
+    def __init__(self, runtime: Runtime, manager: Any, app: ASGIApp, native: TaskCall, origin: Origin) -> None:
+        self._runtime = runtime
+        self._here = runtime.here()
+        self._app = app
+        self._native = native
+        self.origin = origin
+        self._runs: dict[int, Run] = {}
+        self._replies: deque[Reply] = deque()
+        self._turns: set[asyncio.Future[None]] = set()
+        self._asks: dict[int, asyncio.Future[dict[str, Any] | None]] = {}
+        self._asked = 0
+        self._is_closed = False
+        # What it serves outlives the request.
+        self._serving = self._here.loop.create_task(self._serve(), context=origin.context.copy())
+        calls = _hosts.calls_of(manager)
+        calls.add(self)
+        self._serving.add_done_callback(lambda _: calls.discard(self))
+        _hosts.opened(self)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._is_closed
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether something runs whose end another process could show."""
+        return any(not run.is_over for run in self._runs.values())
+
+    def drain(self) -> None:
+        """What runs is waited for. What waits for its client goes to other processes when the session manager ends."""
+
+    async def close(self) -> None:
+        """The session manager ends, and with it what it serves."""
+        self._leave()
+        if running := [run for run in self._runs.values() if not run.is_over]:
+            for run in running:
+                run.cancel()
+            await asyncio.wait([run.task for run in running if run.task is not None], timeout=END_S)
+        self._serving.cancel()
+        await asyncio.wait([self._serving])
+
+    async def _serve(self) -> None:
+        """Does what the engine says until there is nothing left to do."""
+        waiters, key = self._here.waiters, self._native.key
+        try:
+            while not self._native.is_over:
+                while steps := self._native.take_steps():
+                    for step in steps:
+                        self._perform(*step)
+                self._arm()
+                self._turn()
+                future: asyncio.Future[None] = self._here.loop.create_future()
+                if waiters.park(key, future):
+                    await future
+        except Exception:
+            logger.exception("a call that may become a task is not served any more")
+            self._give_up()
+        finally:
+            self._is_closed = True
+            waiters.forget(key)
+            for number in list(self._asks):
+                self._settle(number, None)
+            self._turn()
+
+    def _perform(self, what: str, number: int, data: bytes, context: int | Relayed | None) -> None:
+        match what:
+            case "unlink":
+                self._runs[0].answer = None
+            case "disconnect":
+                self._runs[number].gone.set()
+            case "kill":
+                self._runs[number].cancel()
+            case "start":
+                self._run_again(number, data, context)
+            case "answer":
+                self._settle(number, json.loads(data))
+            case "refuse":
+                self._settle(number, None)
+            case _:
+                self._replies.append((what, number, data))
+
+    def _arm(self) -> None:
+        self._here.arm(self._runtime, self._runtime.engine.due_in_ms())
+
+    def _turn(self) -> None:
+        for future in self._turns:
+            if not future.done():
+                future.set_result(None)
+
+    async def turn(self) -> None:
+        """Waits until there may be something new."""
+        future: asyncio.Future[None] = self._here.loop.create_future()
+        self._turns.add(future)
+        try:
+            if not self._is_closed:
+                await future
+        finally:
+            self._turns.discard(future)
+
+    def _leave(self) -> None:
+        try:
+            self._native.leave()
+        except RuntimeError:
+            logger.exception("a call cannot be left to other processes")
+
+    def _give_up(self) -> None:
+        """The call cannot be served: it has no result."""
+        self._leave()
+        for run in self._runs.values():
+            run.cancel()
+
+    # Runs.
+
+    def run(self, number: int, body: bytes, origin: Origin) -> None:
+        """Gives the SDK the call."""
+        for other in [other for other, run in self._runs.items() if run.is_over]:
+            del self._runs[other]
+        run = self._runs[number] = Run(number, self._native, self._arm)
+        length = {b"content-length": b"%d" % len(body)}
+        scope = {**origin.scope, "extensions": {}, "headers": with_headers(origin.scope["headers"], length), CALL: self}
+        task = run.start(self._app, scope, body, origin.context.copy())
+        task.add_done_callback(self._ended)
+
+    def _run_again(self, number: int, body: bytes, context: int | Relayed | None) -> None:
+        """Gives the SDK the call in the context of another request."""
+        own = self.origin
+        if context is None:
+            origin = own
+        elif isinstance(context, int):
+            # Where its client has left it is not there any more.
+            origin = origins.get(context, own)
+        else:
+            origin = own.relayed(context)
+        tool = self._native.tool_header
+        set_to: dict[bytes, bytes | None] = {
+            **dict.fromkeys(_params(origin)),
+            **_params(own),
+            b"content-type": b"application/json",
+            b"mcp-method": b"tools/call",
+            b"mcp-name": None if tool is None else tool.encode("ascii"),
+        }
+        scope = {**origin.scope, "headers": with_headers(origin.scope["headers"], set_to)}
+        self.run(number, body, Origin(scope, origin.context))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None:
+            logger.error("a call that may become a task is not served any more", exc_info=fault)
+            self._give_up()
+            self._serving.cancel()
+
+    # Questions of handlers.
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Asks the client for a handler. None where it cannot be asked."""
+        if self._is_closed:
+            return None
+        self._asked += 1
+        number = self._asked
+        future = self._asks[number] = self._here.loop.create_future()
+        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params or {})}
+        try:
+            self._native.question(number, json.dumps(request, separators=(",", ":")))
+            self._arm()
+            answer: dict[str, Any] | None = await future
+            return answer
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                self._native.withdrawn(number)
+            raise
+        finally:
+            del self._asks[number]
+
+    def _settle(self, number: int, answer: dict[str, Any] | None) -> None:
+        future = self._asks.get(number)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    # The client of the call.
+
+    async def answer(self, received: Received, send: Send) -> None:
+        """Writes the answer to the call, until it ends or the client leaves."""
+        watcher = self._here.loop.create_task(until_disconnected(received))
+        watcher.add_done_callback(lambda _: self._turn())
+        is_begun = is_answered = False
+        try:
+            while not is_answered:
+                while self._replies and not is_answered:
+                    reply = self._replies.popleft()
+                    is_begun = is_begun or reply[0] == "begin"
+                    is_answered = await self._reply(send, *reply)
+                if is_answered:
+                    return
+                if watcher.done() and watcher.result():
+                    return
+                if self._is_closed:
+                    is_answered = True
+                    await (end_stream(send) if is_begun else write_refusal(send, refusal(_sdk.MAJOR, "internal", "")))
+                    return
+                await self.turn()
+        except ConnectionError as error:
+            # How ASGI says that the peer is gone (F-22).
+            logger.debug("the peer is gone: %r", error)
+        finally:
+            watcher.cancel()
+            if not is_answered and not self._is_closed:
+                self._native.client_gone()
+
+    async def _reply(self, send: Send, what: str, status: int, data: bytes) -> bool:
+        """Writes a part of the answer. Whether it was the last one."""
+        match what:
+            case "begin":
+                await begin_stream(send)
+            case "write":
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            case "end":
+                await end_stream(send)
+            case "body":
+                await write_json(send, status, data)
+            case "pass_on":
+                run = self._runs[0]
+                for message in run.answer or ():
+                    await send(message)
+                if run.fault is not None:
+                    raise run.fault
+        return what in ("end", "body", "pass_on")
+
+
+def _params(origin: Origin) -> dict[bytes, bytes]:
+    """The headers of a request that repeat arguments of its call."""
+    return {name: value for name, value in origin.scope["headers"] if bytes(name).lower().startswith(b"mcp-param-")}
