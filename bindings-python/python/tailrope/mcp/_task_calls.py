@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tailrope._native import refusal
-from tailrope.mcp import _hosts, _sdk, _server
+from tailrope.mcp import _ask, _hosts, _sdk, _server
 from tailrope.mcp._answer import begin_stream, end_stream, until_disconnected, write_json, write_refusal
 from tailrope.mcp._principal import requester
 from tailrope.mcp._runs import CALL, Origin, Run, with_headers
@@ -173,6 +173,7 @@ class Call:
 
     def run(self, number: int, body: bytes, origin: Origin) -> None:
         """Gives the SDK the call."""
+        _ask.patch()
         for other in [other for other, run in self._runs.items() if run.is_over]:
             del self._runs[other]
         run = self._runs[number] = Run(number, self._native, self._arm)
