@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Literal
 
 import mcp_types as types
@@ -207,6 +208,42 @@ async def test_a_server_that_makes_tasks_itself_is_left_alone() -> None:
         assert text_of(await client.result("quick")) == "quick"
         answer = await client.about("get", "tailrope-none")
         assert answer["error"]["code"] == types.METHOD_NOT_FOUND
+
+
+@asynccontextmanager
+async def on_store(address: str, **options: Any) -> AsyncIterator[tuple[Tools, Modern]]:
+    """A server with an engine of its own on this store: to others it is another process."""
+    async with tools_served(store=address, owner_lost_ms=60_000, **options) as (tools, client):
+        yield tools, client
+
+
+async def test_a_round_runs_as_the_request_that_came_to_another_process(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'events.db'}"
+    how: dict[str, Any] = {"relayed_headers": ["x-trace"]}
+    async with on_store(address, **how) as (tools, here), on_store(address, **how) as (others, there):
+        here.headers = {"X-Trace": "first", "Mcp-Param-Color": "red"}
+        task = await here.begin("rounds")
+        there.headers = {"X-Trace": "second"}
+        ((key, _),) = (await there.asked(task)).items()
+        await there.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
+        assert "Ann" in text_of((await there.ended(task))["result"])
+        assert tools.seen[1].split()[-4:] == ["tools/call", "rounds", "second", "red"]
+        assert others.seen == []
+
+
+async def test_a_task_that_waits_for_its_client_goes_on_in_the_next_process(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'events.db'}"
+    async with on_store(address, drain_within_ms=100) as (_, client):
+        task = await client.begin("rounds")
+        ((key, _),) = (await client.asked(task)).items()
+    adopted = tailrope.stats()["tasks_adopted"]
+    async with on_store(address) as (tools, client):
+        assert list(await client.asked(task)) == [key]
+        client.headers = {"X-Trace": "second"}
+        await client.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
+        assert "Ann" in text_of((await client.ended(task))["result"])
+        assert tools.seen == ["second tools/call rounds second -"]
+    assert tailrope.stats()["tasks_adopted"] == adopted + 1
 
 
 @pytest.mark.skipif(not hasattr(_native, "panic_in"), reason="only in builds for tests")

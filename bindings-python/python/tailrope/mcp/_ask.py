@@ -6,23 +6,32 @@ Nothing of what is used here is public. An SDK that has it no more refuses as be
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from tailrope.mcp import _hosts
 from tailrope.mcp._runs import CALL
+from tailrope.mcp._seam import VERSION
 
 if TYPE_CHECKING:
     from tailrope.mcp._hosts import Hook
 
+logger = logging.getLogger("tailrope")
+
+_is_warned = False
 _is_asking: ContextVar[bool] = ContextVar("tailrope_is_asking", default=False)
 """A handler of fastmcp asks: fastmcp refuses that by the revision, before the SDK can."""
 
 
 def patch() -> None:
     """Lets handlers of calls that may become tasks ask. To be called again: libraries may be imported later."""
+    global _is_warned
     _hosts.put(_HOOKS)
+    if not _is_warned and not _hosts.has(_HOOKS[0]):
+        _is_warned = True
+        logger.warning("mcp %s has no place where handlers could ask their clients in tasks: it refuses", VERSION)
 
 
 def unpatch() -> None:

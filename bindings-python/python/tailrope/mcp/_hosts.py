@@ -288,6 +288,11 @@ def put(hooks: tuple[Hook, ...]) -> None:
             _hooked[f"{module_name}.{path}"] = (place, name, stock, ours)
 
 
+def has(hook: Hook) -> bool:
+    """Whether the hook is in place."""
+    return f"{hook[0]}.{hook[1]}" in _hooked
+
+
 def take(hooks: tuple[Hook, ...]) -> None:
     for module_name, path, _make in hooks:
         place, name, stock, ours = _hooked.get(f"{module_name}.{path}", (None, "", None, None))

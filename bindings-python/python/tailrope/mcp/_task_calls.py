@@ -32,6 +32,9 @@ logger = logging.getLogger("tailrope")
 END_S = 5.0
 """So long runs are waited for that were cancelled because their session manager ends."""
 
+CLOSED_S = 0.05
+"""How long nothing new is awaited of a call that is not served any more."""
+
 origins: dict[int, Origin] = {}
 """The requests about tasks that are being served, by their keys: each may begin a run."""
 
@@ -149,11 +152,13 @@ class Call:
 
     async def turn(self) -> None:
         """Waits until there may be something new."""
+        if self._is_closed:
+            await asyncio.sleep(CLOSED_S)
+            return
         future: asyncio.Future[None] = self._here.loop.create_future()
         self._turns.add(future)
         try:
-            if not self._is_closed:
-                await future
+            await future
         finally:
             self._turns.discard(future)
 
