@@ -126,7 +126,7 @@ def traced(app: ASGIApp) -> ASGIApp:
 async def tools_served(json_response: bool = False, **options: Any) -> AsyncIterator[tuple[Tools, Modern]]:
     tools = Tools()
     app = tools.server.streamable_http_app(json_response=json_response)
-    options = {"task_after_ms": 50, **options}
+    options = {"task_after_ms": 50, "pace": {"quick": tailrope.Pace(task_after_ms=600_000)}, **options}
     async with serving(traced(tailrope.mcp.resumable(app, **options))) as port:
         yield tools, Modern(port)
 
