@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
-import mcp_types as types
 import pytest
 import tailrope
 import tailrope.mcp
@@ -24,6 +23,7 @@ from tailrope import _native
 if LINE == 1:
     pytest.skip("1.x knows no 2026-07-28", allow_module_level=True)
 
+import mcp_types as types
 from mcp.client import Client, ClientExtension, ResultClaim
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
