@@ -38,11 +38,12 @@ const TOOLS = {
     inputResponses === undefined
       ? inputRequired({ inputRequests: { confirm: question(`Delete ${filename}?`) } })
       : text(`${filename}: ${inputResponses.confirm.action}`),
-  /** Asks twice at once. */
-  multi_input: (_, { inputResponses }) =>
-    inputResponses === undefined
-      ? inputRequired({ inputRequests: { name: question('Your name?'), other: question('Another name?') } })
-      : text(`${inputResponses.name.action}, ${inputResponses.other.action}`),
+  /** Asks twice at once, as handlers of the older revisions do. */
+  async multi_input(_, { elicitInput }) {
+    const ask = (message) => elicitInput({ message, requestedSchema });
+    const answers = await Promise.all([ask('Your name?'), ask('Another name?')]);
+    return text(answers.map(({ action }) => action).join(', '));
+  },
   /** Asks before it becomes a task, and works after that. */
   async test_tool_with_task(_, { inputResponses }) {
     if (inputResponses === undefined) {

@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { createTaskSessionFromClient, resultFromTaskOutcome } from '@modelcontextprotocol/ext-tasks/client';
-import { createMcpHandler } from '@modelcontextprotocol/server';
+import { createMcpHandler, McpServer } from '@modelcontextprotocol/server';
 import express from 'express';
 import { EventStore, openStore, stats } from 'tailrope/mcp';
 
@@ -94,6 +94,53 @@ for (const face of FACES) {
         { name: 'Ann', local: 'second', token: 'ann' },
         { name: 'Bob', local: 'third', token: 'ann' },
       ]);
+    });
+
+    test('a handler that asks its client makes a task of its call, and runs once', ours, async (t) => {
+      const { port, desk } = await serve(t, { face, eventStore: never() });
+      const caller = new Caller(port);
+      const taskId = await caller.task('interview');
+      const asked = async (count) => {
+        const { inputRequests } = await until(async () => {
+          const { result } = await caller.get(taskId);
+          return Object.keys(result.inputRequests ?? {}).length === count && result;
+        });
+        return Object.entries(inputRequests).map(([key, { method }]) => [method, key]);
+      };
+      const [[first, name]] = await asked(1);
+      assert.equal(first, 'elicitation/create');
+      await caller.update(taskId, { [name]: accept('Ann') });
+      const [[second, poem]] = await until(async () => {
+        const open = await asked(1);
+        return open[0][1] !== name && open;
+      });
+      assert.equal(second, 'sampling/createMessage');
+      const content = { type: 'text', text: 'roses' };
+      await caller.update(taskId, { [poem]: { role: 'assistant', model: 'm', content } });
+      const last = Object.fromEntries(await asked(2));
+      await caller.update(taskId, { [last['roots/list']]: { roots: [{ uri: 'file:///a' }] } });
+      await caller.update(taskId, { [last['elicitation/create']]: accept('yes') });
+      const { result } = await caller.once(taskId, 'completed');
+      assert.equal(result.content[0].text, 'Ann,roses,accept,1');
+      assert.deepEqual(desk.notes, ['started']);
+    });
+
+    test('a handler whose task is cancelled waits for no answer', ours, async (t) => {
+      const { port, desk } = await serve(t, { face });
+      const caller = new Caller(port);
+      const taskId = await caller.task('interview');
+      await caller.questions(taskId);
+      await caller.cancel(taskId);
+      await desk.noted('Connection closed');
+    });
+
+    test('a question for which there is no task is refused as the SDK refuses it', ours, async (t) => {
+      const eventStore = new EventStore('memory:', { taskAfterMs: AFTER_MS, maxSessions: 1 });
+      const { port } = await serve(t, { face, eventStore });
+      const caller = new Caller(port);
+      await caller.task('wait');
+      const { error } = await caller.call('interview');
+      assert.match(error.message, /Server-to-client requests are not available/);
     });
 
     test('T-22 a cancellation reaches the handler, and is acknowledged again', ours, async (t) => {
@@ -349,8 +396,24 @@ async function processOf(t, place) {
   };
 }
 
-test('the official client of the extension', ours, async (t) => {
-  const { port, desk } = await serve(t);
+test('the official client of the extension, and a server of the SDK with tools that ask', ours, async (t) => {
+  const desk = new Desk();
+  const make = () => {
+    const server = new McpServer({ name: 's', version: '1' });
+    const text = (said) => ({ content: [{ type: 'text', text: said }] });
+    server.registerTool('quick', {}, () => text('quick'));
+    server.registerTool('wait', {}, async () => {
+      await desk.gate('go').promise;
+      return text('waited');
+    });
+    server.registerTool('greet', {}, async ({ mcpReq }) => {
+      const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
+      const { content } = await mcpReq.elicitInput({ message: 'Name?', requestedSchema });
+      return text(`Hello, ${content.name}`);
+    });
+    return server;
+  };
+  const { port } = await serve(t, { make });
   const capabilities = { elicitation: { form: {} }, extensions: { [EXTENSION]: {} } };
   const clientInfo = { name: 'c', version: '1' };
   const client = new Client(clientInfo, { capabilities, versionNegotiation: { mode: 'auto' } });
@@ -366,7 +429,7 @@ test('the official client of the extension', ours, async (t) => {
     endpointId: 'test',
     rawDispatch: raw,
     v2RequestFraming: { protocolVersion: '2026-07-28', clientInfo, clientCapabilities: capabilities },
-    input: async () => accept('Ann'),
+    onInputRequest: async () => accept('Ann'),
   });
   t.after(() => session.close());
   const quick = await within(session.callTool('quick', {}).then((execution) => execution.settle()));
@@ -375,4 +438,6 @@ test('the official client of the extension', ours, async (t) => {
   desk.open('go');
   const waited = await within(execution.settle());
   assert.equal(resultFromTaskOutcome(waited.outcome).content[0].text, 'waited');
+  const greeted = await within(session.callTool('greet', {}).then((execution) => execution.settle()));
+  assert.equal(resultFromTaskOutcome(greeted.outcome).content[0].text, 'Hello, Ann');
 });

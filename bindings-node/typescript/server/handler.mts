@@ -41,7 +41,7 @@ const LIST_CHANGES: { [Kind in ServerEvent['kind']]?: ListChange } = {
 
 /** An SDK line that has `createMcpHandler`. */
 type HandlerSdk = HandlingSdk<McpRequestContext> &
-  Pick<typeof server, 'classifyInboundRequest' | 'createMcpHandler' | 'isJsonContentType'>;
+  Pick<typeof server, 'Server' | 'classifyInboundRequest' | 'createMcpHandler' | 'isJsonContentType'>;
 
 /** What a factory makes. */
 type Made = Awaited<ReturnType<McpServerFactory>>;
@@ -115,7 +115,12 @@ class Handler {
     this.#sdk = sdk;
     this.#leavesAll = isStock(sdk);
     this.#preferResumable = preferResumable && !this.#leavesAll;
-    this.#modern = sdk.createMcpHandler(factory, {
+    const make: McpServerFactory = async (context) => {
+      const made = await factory(context);
+      this.#tasks.made(made, context.requestInfo);
+      return made;
+    };
+    this.#modern = sdk.createMcpHandler(this.#leavesAll ? factory : make, {
       ...only(options, names),
       ...(!this.#leavesAll && { legacy: 'reject' }),
     });

@@ -73,6 +73,24 @@ const TOOLS = {
     await desk.gate('go').promise;
     return text('reported');
   },
+  /** Asks in every way that handlers of the older revisions have. */
+  async interview(_, { elicitInput, requestSampling, send }, desk, server) {
+    desk.notes.push('started');
+    try {
+      const { content } = await elicitInput({ message: 'Name?', requestedSchema: schema });
+      const messages = [{ role: 'user', content: { type: 'text', text: 'a poem' } }];
+      const sampled = await requestSampling({ messages, maxTokens: 9 });
+      const params = { mode: 'form', message: 'Sure?', requestedSchema: schema };
+      const [{ action }, { roots }] = await Promise.all([
+        send({ method: 'elicitation/create', params }),
+        server.listRoots(),
+      ]);
+      return text([content.name, sampled.content.text, action, roots.length].join());
+    } catch (error) {
+      desk.notes.push(error.message);
+      throw error;
+    }
+  },
   /** Asks in two rounds, in both under the same key, after the gate of its argument. */
   async ask({ gate }, { inputResponses, requestState }, desk) {
     const { name } = inputResponses?.q?.content ?? {};
@@ -97,7 +115,7 @@ export function makeServer(desk, capabilities = {}) {
     if (tool === undefined) {
       throw new ProtocolError(-32602, `no ${params.name}`);
     }
-    return tool(params.arguments ?? {}, mcpReq, desk);
+    return tool(params.arguments ?? {}, mcpReq, desk, server);
   });
   return server;
 }
@@ -142,6 +160,7 @@ export const meta = (takesTasks = true, more = {}) => ({
   'io.modelcontextprotocol/clientCapabilities': {
     elicitation: { form: {} },
     sampling: {},
+    roots: {},
     ...(takesTasks && { extensions: { [EXTENSION]: {} } }),
   },
   ...more,

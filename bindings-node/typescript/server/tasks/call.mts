@@ -3,6 +3,7 @@ import type { TaskCall as NativeCall, TaskStep } from '../../native.mjs';
 import type { Runtime, Waiter } from '../../runtime.mjs';
 import type { FetchHandler } from '../sdk.mjs';
 import { Origin } from './origin.mjs';
+import type { Asked } from './questions.mjs';
 import { Reply } from './reply.mjs';
 import { Run, type RunListener } from './run.mjs';
 
@@ -19,7 +20,10 @@ export interface CallContext {
   failed(error: unknown): void;
 }
 
-export class TaskedCall implements Waiter, RunListener {
+/** The runs, by the request that the SDK has. */
+export const runOf = new WeakMap<Request, { asked: Asked; signal: AbortSignal }>();
+
+export class TaskedCall implements Waiter, RunListener, Asked {
   scheduled = false;
   #context: CallContext;
   #native: NativeCall;
@@ -27,6 +31,9 @@ export class TaskedCall implements Waiter, RunListener {
   #origin: Origin;
   #reply: Reply | undefined;
   #runs = new Map<number, Run>();
+  /** Who waits for the answers to the handlers' questions. */
+  #asks = new Map<number, (result: unknown) => void>();
+  #lastAsk = 0;
   #onOver: () => void;
 
   constructor(context: CallContext, native: NativeCall, origin: Origin, onOver: () => void) {
@@ -56,6 +63,26 @@ export class TaskedCall implements Waiter, RunListener {
   ended(run: number): void {
     this.#input(() => this.#native.ended(run));
     this.#runs.delete(run);
+  }
+
+  ask(request: object, answered: (result: unknown) => void): number {
+    this.#lastAsk += 1;
+    const ask = this.#lastAsk;
+    this.#asks.set(ask, answered);
+    this.#input(() => this.#native.question(ask, JSON.stringify(request)));
+    return ask;
+  }
+
+  withdraw(ask: number): void {
+    this.#asks.delete(ask);
+    this.#input(() => this.#native.withdrawn(ask));
+  }
+
+  /** A question has its answer, or cannot be asked. */
+  #answered(ask: number, result?: unknown): void {
+    const answered = this.#asks.get(ask);
+    this.#asks.delete(ask);
+    answered?.(result);
   }
 
   failed(error: unknown): void {
@@ -97,7 +124,7 @@ export class TaskedCall implements Waiter, RunListener {
     }
   }
 
-  #do({ kind, run = 0, status = 200, data = '', ...step }: TaskStep): void {
+  #do({ kind, run = 0, ask = 0, status = 200, data = '', ...step }: TaskStep): void {
     switch (kind) {
       case 'body':
         this.#settled()?.whole(status, data);
@@ -125,6 +152,12 @@ export class TaskedCall implements Waiter, RunListener {
         break;
       case 'start':
         this.#start(run, String(data), this.#originOf(step), step.name);
+        break;
+      case 'answer':
+        this.#answered(ask, JSON.parse(String(data)));
+        break;
+      case 'refuse':
+        this.#answered(ask);
         break;
     }
   }
@@ -157,6 +190,7 @@ export class TaskedCall implements Waiter, RunListener {
     try {
       const request = origin.request(run.signal, METHOD, name, this.#origin);
       const message: unknown = JSON.parse(call);
+      runOf.set(request, { asked: this, signal: run.over });
       origin.run(() => run.start(this.#context.sdk, request, message, origin));
     } catch (error) {
       this.failed(error);

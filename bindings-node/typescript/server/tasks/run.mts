@@ -14,6 +14,7 @@ export class Run {
   readonly number: number;
   #listener: RunListener;
   #controller = new AbortController();
+  #over = new AbortController();
   #response: Response | undefined;
   /** What came of the answer, while it may still be passed on. */
   #kept: Uint8Array[] | undefined = [];
@@ -29,6 +30,11 @@ export class Run {
   /** What tells the SDK that nobody wants the answer any more. */
   get signal(): AbortSignal {
     return this.#controller.signal;
+  }
+
+  /** What tells that nobody waits for anything of the run any more. */
+  get over(): AbortSignal {
+    return this.#over.signal;
   }
 
   /** Gives the SDK the request, whose message is `parsedBody`. */
@@ -67,6 +73,7 @@ export class Run {
       return;
     }
     this.#isOver = true;
+    this.#over.abort();
     this.#sink?.close();
     this.#listener.ended(this.number);
   }
@@ -100,6 +107,7 @@ export class Run {
   /** Ends the connection of the run, so that the SDK cancels its handler. */
   disconnect(): void {
     this.#controller.abort();
+    this.#over.abort();
   }
 
   /** Waits for it no more: nothing can end a handler that does not listen. */

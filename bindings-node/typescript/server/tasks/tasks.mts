@@ -7,9 +7,10 @@ import { refusalOf, reportFailure } from '../refusal.mjs';
 import { travellingOf } from '../relayed.mjs';
 import { type Identity, identify } from '../requester.mjs';
 import type { FetchHandler, HandlingSdk, NodeHandlerOptions } from '../sdk.mjs';
-import { type CallContext, TaskedCall } from './call.mjs';
+import { type CallContext, runOf, TaskedCall } from './call.mjs';
 import { Origin } from './origin.mjs';
 import { TaskQuery } from './query.mjs';
+import { takeQuestions } from './questions.mjs';
 
 /** Where the server is asked first whether it makes tasks itself. */
 const NEED_ANNOUNCEMENT = ['call', 'task', 'listen', 'undeclared'];
@@ -41,14 +42,17 @@ export interface TasksOptions extends NodeHandlerOptions {
   givesStreams: boolean;
 }
 
+/** An SDK line that knows 2026-07-28. */
+type TasksSdk = HandlingSdk & { readonly Server: Parameters<typeof takeQuestions>[0] };
+
 export class Tasks {
-  #sdk: HandlingSdk;
+  #sdk: TasksSdk;
   #options: TasksOptions;
   #context: CallContext;
   /** Whether the server makes tasks itself; nothing while it has not said. */
   #isByHost: boolean | undefined;
 
-  constructor(sdk: HandlingSdk, options: TasksOptions) {
+  constructor(sdk: TasksSdk, options: TasksOptions) {
     this.#sdk = sdk;
     this.#options = options;
     const { runtime, modern, onerror } = options;
@@ -164,6 +168,11 @@ export class Tasks {
 
   #travelling(exchange: Exchange, asked: TaskRequest): ReturnType<typeof travellingOf> | undefined {
     return asked.mayTravel ? travellingOf(exchange, this.#options.runtime.relayedHeaders) : undefined;
+  }
+
+  /** A server was made for a request of 2026-07-28: where it is a call of ours, its handlers can ask. */
+  made(made: Parameters<typeof takeQuestions>[1], request: Request | undefined): void {
+    takeQuestions(this.#sdk.Server, made, request && runOf.get(request));
   }
 
   /** Nobody serves the calls any more. */

@@ -53,10 +53,7 @@ impl QueryChange<'_> {
     }
 
     pub(super) fn read(&mut self, mut loading: Loading, result: Result<LogPage, StoreError>) {
-        let mut page = match result {
-            Ok(page) => page,
-            Err(_) => return self.pause(),
-        };
+        let Ok(mut page) = result else { return self.pause() };
         let is_progress = !page.page.events.is_empty();
         loading.events.append(&mut page.page.events);
         let last = loading.events.last().map_or(0, |event| event.seq);
