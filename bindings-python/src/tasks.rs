@@ -12,6 +12,7 @@ use tailrope_core::task::{self, Announcement, Ask, Declared, Input, Reply, Route
 
 use crate::admission::Refusal;
 use crate::convert::payload;
+use crate::panics::caught;
 use crate::posted::asgi_headers;
 use crate::waiters::{Key, calling};
 
@@ -37,18 +38,19 @@ pub(crate) fn routed(route: Route, posted: task::Posted) -> Routed {
 /// What the server's answer to `server/discover` becomes: the answer with the extension (`added`), or `by_host` where the server
 /// makes tasks itself, or `unchanged`.
 #[pyfunction]
-pub(crate) fn announce<'py>(py: Python<'py>, answer: &[u8]) -> (&'static str, Option<Bound<'py, PyBytes>>) {
-    match task::announce(answer) {
+pub(crate) fn announce<'py>(py: Python<'py>, answer: &[u8]) -> PyResult<(&'static str, Option<Bound<'py, PyBytes>>)> {
+    Ok(match caught(|| task::announce(answer))? {
         Announcement::Added(answer) => ("added", Some(PyBytes::new(py, &answer))),
         Announcement::ByHost => ("by_host", None),
         Announcement::Unchanged => ("unchanged", None),
-    }
+    })
 }
 
 /// The answer to a request that has to declare that its client takes tasks.
 #[pyfunction]
-pub(crate) fn missing_capability(body: &[u8]) -> Refusal {
-    Refusal::new(&task::missing_capability().naming_request(body), DIALECT)
+pub(crate) fn missing_capability(body: &[u8]) -> PyResult<Refusal> {
+    let refusal = caught(|| task::missing_capability().naming_request(body))?;
+    Ok(Refusal::new(&refusal, DIALECT))
 }
 
 /// A request about a task that is in order.
@@ -142,17 +144,19 @@ impl TaskCall {
 
     /// The next bytes of it.
     fn data(&self, py: Python<'_>, run: u32, chunk: &[u8]) -> PyResult<()> {
-        let inputs = self.readers().get_mut(&run).map(|reader| reader.data(chunk)).unwrap_or_default();
-        if inputs.is_empty() { Ok(()) } else { self.input(py, inputs) }
+        calling(py, || {
+            let inputs = self.readers().get_mut(&run).map(|reader| reader.data(chunk)).unwrap_or_default();
+            inputs.into_iter().for_each(|input| self.call.input(input));
+        })
     }
 
     /// Nothing more comes of a run.
     fn ended(&self, py: Python<'_>, run: u32) -> PyResult<()> {
         let reader = self.readers().remove(&run);
-        match reader {
-            Some(reader) => self.input(py, reader.end()),
-            None => self.input(py, [Input::RunEnded { run }]),
-        }
+        calling(py, || {
+            let inputs = reader.map_or_else(|| vec![Input::RunEnded { run }], RunReader::end);
+            inputs.into_iter().for_each(|input| self.call.input(input));
+        })
     }
 
     /// The SDK raised in the place of an answer.

@@ -79,6 +79,10 @@ impl Clock for TokioClock {
     fn now(&self) -> Ms {
         Ms(self.0.elapsed().as_millis().try_into().unwrap())
     }
+
+    fn unix_ms(&self) -> u64 {
+        self.now().0
+    }
 }
 
 /// One whose connections last for so long.

@@ -1,9 +1,11 @@
-//! The Rust server that the conformance suite asks: `tailrope-conformance-server [--flavor tower|rmcp] [--transport tailrope|stock]`.
+//! The Rust server that the conformance suite asks: `tailrope-conformance-server [--flavor tower|rmcp|tasks] [--transport tailrope|stock]`.
 //! Listens on a free port of the loopback, prints `READY PORT`, and ends when its standard input does. What it offers is in
 //! everything.json; here is only what a tool does beyond its fixed result.
 
 // Logging and sampling left the newest revision.
 #![allow(deprecated)]
+
+mod tasks;
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -233,7 +235,10 @@ fn router(flavor: &str, is_stock: bool, port: u16) -> Router {
             let mut config = ServiceConfig::default();
             config.allowed_hosts = vec![host.clone()];
             config.allowed_origins = vec![format!("http://{host}")];
-            Router::new().nest_service(PATH, TailropeService::new(|| Ok(Everything), engine(), config))
+            match flavor {
+                "tasks" => Router::new().nest_service(PATH, tasks::service(config)),
+                _ => Router::new().nest_service(PATH, TailropeService::new(|| Ok(Everything), engine(), config)),
+            }
         }
     }
 }

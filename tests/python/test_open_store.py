@@ -23,6 +23,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.one_line
 def test_store_that_cannot_be_opened_is_refused_at_once() -> None:
     done = python(
         """
@@ -51,6 +52,7 @@ assert manager.StreamableHTTPServerTransport.__module__ == "mcp.server.streamabl
     assert "store_not_opened" in done.stdout and SECRET not in done.stdout + done.stderr
 
 
+@pytest.mark.one_line
 def test_store_is_named_without_what_is_secret(tmp_path: Path) -> None:
     done = python(
         """
@@ -66,6 +68,7 @@ assert store.address == address.split("?")[0]
     assert done.stdout.startswith("<tailrope.Store sqlite:"), done.stdout
 
 
+@pytest.mark.one_line
 def test_options_of_a_store_that_is_open_are_refused_elsewhere(tmp_path: Path) -> None:
     done = python(
         """

@@ -14,6 +14,8 @@ from kit.peer import counts, last_id, results
 from kit.servers import Farm, gate
 from program import python
 
+pytestmark = pytest.mark.one_line
+
 
 async def test_f44_sigterm_on_uvloop_with_open_streams_ends_the_process(farm: Farm) -> None:
     server = farm.fresh(loop="uvloop")

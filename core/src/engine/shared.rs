@@ -11,7 +11,7 @@ use crate::engine::sessions::left::Left;
 use crate::engine::sessions::places::Places;
 use crate::engine::stats::Counters;
 use crate::engine::tasks::board::{Board, Expiry};
-use crate::engine::tasks::call::CallCell;
+use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::query::Query;
 use crate::engine::{EngineError, Options};
 use crate::maps::OwnMap;

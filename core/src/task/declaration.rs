@@ -118,6 +118,11 @@ impl Posted {
             declared: meta.as_ref().map_or(Declared::No, |meta| meta.declared),
         })
     }
+
+    /// Whether it asks about a task.
+    pub fn is_about_task(&self) -> bool {
+        matches!(&*self.method, GET | UPDATE | CANCEL)
+    }
 }
 
 /// What the server does with long calls.
@@ -163,7 +168,7 @@ pub fn route(posted: &Posted, policy: Policy) -> Route {
         Declared::No if policy.steers => Route::Steer,
         _ => Route::Pass,
     };
-    let is_about_task = matches!(&*posted.method, GET | UPDATE | CANCEL);
+    let is_about_task = posted.is_about_task();
     match (&*posted.method, posted.declared) {
         _ if policy.stands_aside => {
             if is_about_task {

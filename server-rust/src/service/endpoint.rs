@@ -13,10 +13,10 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, Request, Response};
 use http_body::Body;
-use http_body_util::{BodyExt as _, Full, LengthLimitError};
+use http_body_util::{BodyExt as _, LengthLimitError};
 use tailrope_core::engine::{Engine, SessionHandle};
 use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, RelayedMethod, Terms};
-use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
+use tailrope_core::protocol::{Dialect, Head, Refusal};
 use tailrope_core::store::SessionId;
 
 use crate::adopting::{self, Adopt};
@@ -28,7 +28,8 @@ use crate::sender::{Sender, Unnamed, text};
 use crate::service::answer::{self, ResponseBody};
 use crate::service::headers::Headers;
 use crate::service::hosts::Hosts;
-use crate::service::{self, Application, Begun, Handlers, SESSION_ID, ServiceConfig, relayed};
+use crate::service::tasks::{Tasks, modern_revision};
+use crate::service::{Application, Begun, Handlers, SESSION_ID, ServiceConfig, relayed};
 use crate::table::Table;
 
 type Answer = Response<ResponseBody>;
@@ -38,9 +39,10 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// An endpoint and its sessions.
 pub(crate) struct Endpoint<A: Application> {
-    application: A,
-    config: ServiceConfig,
+    pub(super) application: A,
+    pub(super) config: ServiceConfig,
     hosts: Hosts,
+    pub(super) tasks: Tasks,
     pub(crate) host: Arc<Host>,
     table: Arc<Table<A::Session>>,
     unnamed: Unnamed,
@@ -134,7 +136,15 @@ impl<A: Application> Endpoint<A> {
     pub(crate) fn new(application: A, engine: Engine, config: ServiceConfig) -> Self {
         let host = Host::new(engine);
         let hosts = Hosts::new(&config.allowed_hosts);
-        Self { application, config, hosts, host, table: Table::new(), unnamed: Unnamed::default() }
+        Self {
+            application,
+            config,
+            hosts,
+            tasks: Tasks::default(),
+            host,
+            table: Table::new(),
+            unnamed: Unnamed::default(),
+        }
     }
 
     pub(crate) async fn serve<B>(self: Arc<Self>, request: Request<B>) -> Result<Answer, Infallible>
@@ -200,9 +210,8 @@ impl<A: Application> Endpoint<A> {
     fn next<'a>(self: &'a Arc<Self>, id: &'a str, parts: Parts, body: Bytes) -> Result<Next<'a>, Refusal> {
         let headers = Headers::of(&parts.headers);
         if id.is_empty() && parts.method == Method::POST {
-            if let Some(served) = self.of_modern_revision(&parts, &headers, &body) {
-                let served = served?;
-                return Ok(Next::Later(Box::pin(async move { Ok(served.await) })));
+            if modern_revision(&headers).is_some() {
+                return Ok(Next::Later(Box::pin(self.modern_or_open(parts, body))));
             }
             return Ok(Next::Later(Box::pin(self.open(parts, body))));
         }
@@ -219,25 +228,11 @@ impl<A: Application> Endpoint<A> {
         Ok(Next::Reply(reply))
     }
 
-    /// The answer to a POST without a session whose revision cannot resume. None for any other request, and if the
-    /// application does not serve that revision.
-    fn of_modern_revision(
-        &self,
-        parts: &Parts,
-        headers: &Headers<'_>,
-        body: &Bytes,
-    ) -> Option<Result<service::Served, Refusal>> {
-        let requested = headers.protocol_version.as_deref()?;
-        let is_modern = |revision: Revision| !revision.rules().resumable;
-        if !Revision::parse(requested).is_some_and(is_modern) {
-            return None;
+    async fn modern_or_open(self: &Arc<Self>, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
+        match self.modern(parts.clone(), body.clone()).await {
+            Some(answer) => answer,
+            None => self.open(parts, body).await,
         }
-        if self.config.prefer_resumable {
-            return Some(Err(self.host.engine.steer(body, requested)));
-        }
-        self.host.engine.left_to_sdk(requested);
-        let request = Request::from_parts(parts.clone(), Full::new(body.clone()));
-        self.application.serve_modern(request, self.host.engine.guest()).map(Ok)
     }
 
     /// Opens a session, if that is what the request asks for.
@@ -289,11 +284,11 @@ impl<A: Application> Endpoint<A> {
     }
 
     /// The name of the server that this request is for.
-    fn server<'a>(&'a self, parts: &Parts) -> Cow<'a, str> {
+    pub(super) fn server<'a>(&'a self, parts: &Parts) -> Cow<'a, str> {
         self.config.identity.server(parts)
     }
 
-    fn sender<'a>(&'a self, parts: &'a Parts) -> Sender<'a> {
+    pub(super) fn sender<'a>(&'a self, parts: &'a Parts) -> Sender<'a> {
         Sender::of(parts, &self.config.identity, &self.host.engine)
     }
 

@@ -6,6 +6,7 @@ mod endpoint;
 mod headers;
 mod hosts;
 mod posted;
+mod tasks;
 mod unwritten;
 
 use std::convert::Infallible;
@@ -43,9 +44,9 @@ pub struct ServiceConfig {
     pub allowed_origins: Vec<String>,
     /// How many bytes the body of a POST may have, 4 MiB by default. A larger body is answered with 413.
     pub max_body_bytes: usize,
-    /// Revision 2026-07-28 cannot resume. If this is set, as by default, clients that would speak it get an answer that
-    /// makes them fall back to 2025-11-25. Otherwise their requests are served without sessions, if the server has a
-    /// way to do so.
+    /// Revision 2026-07-28 cannot resume. Clients that speak it and take tasks (SEP-2663) are served in it, and their long
+    /// calls become tasks. If this is set, as by default, all others get an answer that makes them fall back to 2025-11-25.
+    /// Otherwise their requests are served without sessions, if the server has a way to do so.
     pub prefer_resumable: bool,
     /// Requests are answered with one JSON body. Such an answer is not stored, so a client cannot come back for it.
     pub json_response: bool,

@@ -4,6 +4,7 @@ mod lab;
 mod lean;
 mod own_service;
 mod shared;
+mod tasks;
 mod whose;
 
 use std::time::Duration;

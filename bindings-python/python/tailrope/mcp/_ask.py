@@ -1,49 +1,55 @@
-"""Handlers of 2026-07-28 that ask their client: the SDK has no way for them, and a task has one."""
+"""Handlers of 2026-07-28 that ask their client: the SDK has no way for them, and a task has one.
+
+Nothing of what is used here is public. An SDK that has it no more refuses as before.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import logging
+from contextvars import ContextVar
 from functools import wraps
-from inspect import iscoroutinefunction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tailrope.mcp import _hosts
 from tailrope.mcp._runs import CALL
+from tailrope.mcp._seam import VERSION
 
-_MODULE = "mcp.server._streamable_http_modern"
-_OF_SDK = "_SingleExchangeDispatchContext"
-_METHOD = "send_raw_request"
-_stock: Any = None
-_ours: Any = None
+if TYPE_CHECKING:
+    from tailrope.mcp._hosts import Hook
+
+logger = logging.getLogger("tailrope")
+
+_is_warned = False
+_is_asking: ContextVar[bool] = ContextVar("tailrope_is_asking", default=False)
+"""A handler of fastmcp asks: fastmcp refuses that by the revision, before the SDK can."""
 
 
 def patch() -> None:
-    """Lets handlers of calls that may become tasks ask. Not public: an SDK that has it no more refuses as before."""
-    global _stock, _ours
-    place = getattr(sys.modules.get(_MODULE), _OF_SDK, None)
-    stock = getattr(place, _METHOD, None)
-    if _ours is None and stock is not None and iscoroutinefunction(stock):
-        _stock, _ours = stock, _asking(stock)
-        setattr(place, _METHOD, _ours)
+    """Lets handlers of calls that may become tasks ask. To be called again: libraries may be imported later."""
+    global _is_warned
+    _hosts.put(_HOOKS)
+    if not _is_warned and not _hosts.has(_HOOKS[0]):
+        _is_warned = True
+        logger.warning("mcp %s has no place where handlers could ask their clients in tasks: it refuses", VERSION)
 
 
 def unpatch() -> None:
-    global _stock, _ours
-    place = getattr(sys.modules.get(_MODULE), _OF_SDK, None)
-    if _ours is not None and getattr(place, _METHOD, None) is _ours:
-        setattr(place, _METHOD, _stock)
-        _stock = _ours = None
+    _hosts.take(_HOOKS)
 
 
-def _asking(stock: Any) -> Any:
+def _call_of(request: Any) -> Any:
+    """The call whose run a request is."""
+    return (getattr(request, "scope", None) or {}).get(CALL)
+
+
+def _sdk_send(stock: Any) -> Any:
     @wraps(stock)
     async def send_raw_request(self: Any, method: str, params: Any, opts: Any = None) -> Any:
-        request = getattr(getattr(self, "message_metadata", None), "request_context", None)
-        call = getattr(request, "scope", {}).get(CALL)
+        call = _call_of(getattr(getattr(self, "message_metadata", None), "request_context", None))
         answer = None
         if call is not None:
-            timeout_s = (opts or {}).get("timeout")
-            limit = asyncio.timeout(timeout_s)
+            limit = asyncio.timeout((opts or {}).get("timeout"))
             try:
                 async with limit:
                     answer = await call.ask(method, params)
@@ -62,3 +68,32 @@ def _timed_out(method: str) -> Exception:
     from mcp_types import REQUEST_TIMEOUT
 
     return MCPError(code=REQUEST_TIMEOUT, message=f"Request {method!r} timed out")
+
+
+def _fastmcp_elicit(stock: Any) -> Any:
+    @wraps(stock)
+    async def elicit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = _is_asking.set(True)
+        try:
+            return await stock(self, *args, **kwargs)
+        finally:
+            _is_asking.reset(token)
+
+    return elicit
+
+
+def _fastmcp_is_modern(stock: Any) -> Any:
+    @wraps(stock)
+    def _is_modern_protocol(self: Any) -> Any:
+        if _is_asking.get() and _call_of(getattr(self.request_context, "request", None)) is not None:
+            return False
+        return stock(self)
+
+    return _is_modern_protocol
+
+
+_HOOKS: tuple[Hook, ...] = (
+    ("mcp.server._streamable_http_modern", "_SingleExchangeDispatchContext.send_raw_request", _sdk_send),
+    ("fastmcp.server.context", "Context.elicit", _fastmcp_elicit),
+    ("fastmcp.server.context", "Context._is_modern_protocol", _fastmcp_is_modern),
+)

@@ -258,24 +258,24 @@ def patch() -> None:
     with suppress(ImportError):
         # The SDK imports it when it serves.
         importlib.import_module("uvicorn.server")
-    _put(_HOSTS)
+    put(_HOSTS)
 
 
 def unpatch() -> None:
     """Takes the hooks away, except those that somebody else has put one on top of."""
-    _take(_HOSTS)
+    take(_HOSTS)
 
 
 def patch_manager() -> None:
     """Has the SDK's session managers say when they run: those that do not know of us."""
-    _put(_MANAGER)
+    put(_MANAGER)
 
 
 def unpatch_manager() -> None:
-    _take(_MANAGER)
+    take(_MANAGER)
 
 
-def _put(hooks: tuple[Hook, ...]) -> None:
+def put(hooks: tuple[Hook, ...]) -> None:
     for module_name, path, make in hooks:
         place: Any = sys.modules.get(module_name)
         *owners, name = path.split(".")
@@ -288,7 +288,12 @@ def _put(hooks: tuple[Hook, ...]) -> None:
             _hooked[f"{module_name}.{path}"] = (place, name, stock, ours)
 
 
-def _take(hooks: tuple[Hook, ...]) -> None:
+def has(hook: Hook) -> bool:
+    """Whether the hook is in place."""
+    return f"{hook[0]}.{hook[1]}" in _hooked
+
+
+def take(hooks: tuple[Hook, ...]) -> None:
     for module_name, path, _make in hooks:
         place, name, stock, ours = _hooked.get(f"{module_name}.{path}", (None, "", None, None))
         if ours is not None and getattr(place, name) is ours:

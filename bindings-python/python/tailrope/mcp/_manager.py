@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager as StockManager
 
 from tailrope._options import MEMORY, Options, is_disabled
-from tailrope.mcp import _adopting, _ask, _engage, _hosts, _status
+from tailrope.mcp import _adopting, _engage, _hosts, _status
 from tailrope.mcp._engage import Way
 from tailrope.mcp._front import Fronted
 from tailrope.mcp._session_server import SessionServer
@@ -211,7 +211,6 @@ def misfit(found: Any) -> str | None:
 def engage(way: Way) -> None:
     """To be called once for each way of single servers."""
     _engage.explicit.add(way)
-    _ask.patch()
     _hosts.patch()
     _status.log_explicit(way)
 

@@ -68,7 +68,6 @@ def patch() -> None:
         if stock is not None and iscoroutinefunction(stock) == iscoroutinefunction(ours):
             setattr(manager, name, ours)
             _methods[name] = (stock, ours)
-    _ask.patch()
     _hosts.patch()
     _hosts.patch_manager()
 

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tailrope._native import refusal
-from tailrope.mcp import _hosts, _sdk, _server
+from tailrope.mcp import _ask, _hosts, _sdk, _server
 from tailrope.mcp._answer import begin_stream, end_stream, until_disconnected, write_json, write_refusal
 from tailrope.mcp._principal import requester
 from tailrope.mcp._runs import CALL, Origin, Run, with_headers
@@ -31,6 +31,9 @@ logger = logging.getLogger("tailrope")
 
 END_S = 5.0
 """So long runs are waited for that were cancelled because their session manager ends."""
+
+CLOSED_S = 0.05
+"""How long nothing new is awaited of a call that is not served any more."""
 
 origins: dict[int, Origin] = {}
 """The requests about tasks that are being served, by their keys: each may begin a run."""
@@ -149,11 +152,13 @@ class Call:
 
     async def turn(self) -> None:
         """Waits until there may be something new."""
+        if self._is_closed:
+            await asyncio.sleep(CLOSED_S)
+            return
         future: asyncio.Future[None] = self._here.loop.create_future()
         self._turns.add(future)
         try:
-            if not self._is_closed:
-                await future
+            await future
         finally:
             self._turns.discard(future)
 
@@ -173,6 +178,7 @@ class Call:
 
     def run(self, number: int, body: bytes, origin: Origin) -> None:
         """Gives the SDK the call."""
+        _ask.patch()
         for other in [other for other, run in self._runs.items() if run.is_over]:
             del self._runs[other]
         run = self._runs[number] = Run(number, self._native, self._arm)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::engine::Options;
 use crate::engine::shared::{Shared, Timed, lock};
-use crate::engine::tasks::call::CallCell;
+use crate::engine::tasks::cell::CallCell;
 use crate::exchange::Principal;
 use crate::maps::OwnMap;
 use crate::store::Epoch;

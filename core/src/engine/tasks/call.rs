@@ -1,30 +1,22 @@
-//! A call that runs here and may become a task: its machine, and what the host has to do.
+//! A call that may become a task, as its host sees it.
 //!
 //! The host gives the SDK the call, tells what comes of it, and does the [steps](TaskCall::take_steps) that follow.
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use bytes::Bytes;
 
-use crate::Ms;
+use crate::engine::Engine;
 use crate::engine::connections::Wake;
 use crate::engine::sessions::cell::Names;
-use crate::engine::shared::{Shared, Timed, lock};
-use crate::engine::stats::Counters;
-use crate::engine::tasks::mail::Inbox;
-use crate::engine::tasks::query::Query;
+use crate::engine::shared::{Shared, lock};
+use crate::engine::tasks::cell::{CallCell, Queued};
 use crate::engine::tasks::writing::Records;
-use crate::engine::{Engine, Guest};
 use crate::exchange::{Principal, Relayed};
-use crate::maps::OwnMap;
-use crate::protocol::StreamNonce;
 use crate::session::Pace;
-use crate::store::{Complete, Outcome, SessionId, StreamKey, Ticket, Watch, Watcher};
-use crate::sync::{Arc, Mutex, Weak};
-use crate::task::{
-    Ask, Call, Change, Input, Machine, Now, Output, Policy, Posted, Reply, Route, Settings, Task, TaskId, route,
-};
+use crate::store::SessionId;
+use crate::sync::Arc;
+use crate::task::{Call, Input, Machine, Now, Policy, Posted, Reply, Route, Settings, TaskId, route};
 
 /// What a host says of a call that may become a task.
 #[derive(Clone, Copy, Debug)]
@@ -102,65 +94,6 @@ impl fmt::Debug for TaskCall {
     }
 }
 
-/// Who waits for the outcome of an update or a cancellation.
-pub(super) enum Requester {
-    /// A request that came here, and the host's key of it.
-    Query(Weak<Query>, u64),
-    /// A request that came to another process, and the log in which its outcome is noted.
-    Mail(StreamNonce, Relayed),
-}
-
-/// What waits for the host, in order.
-enum Queued {
-    Step(CallStep),
-    /// The requester has to be told whether its request was taken.
-    Outcome(u64, bool),
-}
-
-/// Where the call's task is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// There is none, or not yet.
-    Nowhere,
-    /// This process owns it.
-    Here,
-    /// It has its end, another process has it, or it was never stored.
-    Left,
-}
-
-pub(crate) struct CallCell {
-    pub(super) shared: Arc<Shared>,
-    /// What the store calls the task.
-    pub(crate) name: Arc<str>,
-    pub(super) number: u64,
-    pub(crate) principal: Option<Principal>,
-    pub(super) me: Weak<Self>,
-    wake: (Arc<dyn Wake>, u64),
-    body: Bytes,
-    pub(super) state: Mutex<CallState>,
-}
-
-pub(super) struct CallState {
-    pub(super) machine: Machine,
-    pub(super) records: Records,
-    pub(super) inbox: Inbox,
-    pub(super) place: Place,
-    queue: VecDeque<Queued>,
-    pub(super) requesters: OwnMap<u64, Requester>,
-    /// A drain waits for the call.
-    guest: Option<Guest>,
-    scheduled: Ms,
-}
-
-/// A change under way.
-pub(super) struct CallChange<'a> {
-    pub(super) cell: &'a CallCell,
-    pub(super) state: &'a mut CallState,
-    pub(super) now: Now,
-    pub(super) outputs: Vec<Output>,
-    pub(super) outcomes: Vec<(Requester, bool)>,
-}
-
 impl Engine {
     /// Whether calls can become tasks. They cannot where the store makes the event ids, as a host's own does.
     pub fn offers_tasks(&self) -> bool {
@@ -232,6 +165,17 @@ impl TaskCall {
         self.0.change(|change| change.input(input));
     }
 
+    /// Whether nothing is left to do for the host. It is woken when that comes.
+    pub fn is_over(&self) -> bool {
+        self.0.shared.is_forked() || lock(&self.0.state).is_over()
+    }
+
+    /// The host serves the call no more: it has no result. If the store outlives the process, others read that, or go on with the
+    /// task.
+    pub fn leave(&self) {
+        self.0.leave();
+    }
+
     /// What the host has to do now. It does that, and asks again until there is nothing: only then are requests answered that
     /// led to it.
     pub fn take_steps(&self) -> Vec<CallStep> {
@@ -250,356 +194,5 @@ impl TaskCall {
             }
         });
         steps
-    }
-
-    /// Whether nothing is left to do for the host. `wake` is told when that comes.
-    pub fn is_over(&self) -> bool {
-        self.0.shared.is_forked() || lock(&self.0.state).is_over()
-    }
-
-    /// The host serves the call no more: it has no result. If the store outlives the process, others read that, or go on with the
-    /// task.
-    pub fn leave(&self) {
-        self.0.leave();
-    }
-}
-
-impl CallState {
-    fn is_over(&self) -> bool {
-        let is_left = self.place == Place::Left;
-        self.queue.is_empty() && (self.machine.is_over() || is_left && self.machine.is_waiting())
-    }
-}
-
-impl CallCell {
-    pub(super) fn new(
-        shared: &Arc<Shared>,
-        name: Arc<str>,
-        principal: Option<&Principal>,
-        wake: (Arc<dyn Wake>, u64),
-        body: Bytes,
-        machine: Machine,
-        records: Records,
-    ) -> Arc<Self> {
-        let number = shared.number();
-        let guest = Some(Guest::of(shared));
-        let state = CallState {
-            machine,
-            records,
-            inbox: Inbox::default(),
-            place: Place::Nowhere,
-            queue: VecDeque::new(),
-            requesters: OwnMap::default(),
-            guest,
-            scheduled: Ms::NEVER,
-        };
-        let cell = Arc::new_cyclic(|me: &Weak<Self>| Self {
-            shared: Arc::clone(shared),
-            name,
-            number,
-            principal: principal.cloned(),
-            me: me.clone(),
-            wake,
-            body,
-            state: Mutex::new(state),
-        });
-        lock(&shared.timed).insert(number, Timed::Call(Arc::downgrade(&cell)));
-        cell
-    }
-
-    pub(super) fn key(&self, nonce: StreamNonce) -> StreamKey {
-        StreamKey { session: Arc::clone(&self.name), nonce }
-    }
-
-    pub(super) fn identity(&self) -> Option<&str> {
-        self.principal.as_ref().map(Principal::identity)
-    }
-
-    pub(super) fn watcher(&self) -> Watcher {
-        let me: Weak<dyn Watch> = self.me.clone();
-        me
-    }
-
-    pub(super) fn ticket(&self, nonce: StreamNonce, operation: crate::store::Operation) -> Ticket {
-        let to: Weak<dyn Complete> = self.me.clone();
-        Ticket { to, nonce, operation, number: self.shared.number() }
-    }
-
-    /// Makes a change. When the lock is released, wakes those that have something to do.
-    pub(super) fn change<T>(&self, make: impl FnOnce(&mut CallChange<'_>) -> T) -> Option<T> {
-        if self.shared.is_forked() {
-            return None;
-        }
-        let mut state = lock(&self.state);
-        let (had_steps, was_over) = (!state.queue.is_empty(), state.is_over());
-        let mut change = CallChange {
-            cell: self,
-            now: self.shared.task_now(),
-            state: &mut state,
-            outputs: Vec::new(),
-            outcomes: Vec::new(),
-        };
-        let value = make(&mut change);
-        change.complete();
-        let outcomes = std::mem::take(&mut change.outcomes);
-        let wakes_host = !had_steps && !state.queue.is_empty() || !was_over && state.is_over();
-        drop(state);
-        for (requester, is_taken) in outcomes {
-            if let Requester::Query(query, _) = requester
-                && let Some(query) = query.upgrade()
-            {
-                query.told(is_taken);
-            }
-        }
-        if wakes_host {
-            self.wake.0.wake(self.wake.1);
-        }
-        Some(value)
-    }
-
-    pub(crate) fn tick(&self, at: Ms) {
-        self.change(|change| {
-            if change.state.scheduled == at {
-                change.state.scheduled = Ms::NEVER;
-            }
-            change.write_is_due();
-            change.mail_is_due();
-            if change.state.machine.deadline() <= change.now.at {
-                change.input(Input::Tick);
-            }
-        });
-    }
-
-    /// The task as the store has it.
-    pub(super) fn shown(&self) -> Option<Task> {
-        lock(&self.state).machine.stored().cloned()
-    }
-
-    /// A request for the task came here.
-    pub(super) fn ask(&self, query: &Arc<Query>, key: u64, ask: &Ask) {
-        let from = self.shared.number();
-        self.change(|change| {
-            change.state.requesters.insert(from, Requester::Query(Arc::downgrade(query), key));
-            change.ask(from, ask);
-        });
-    }
-
-    /// A drain has begun: what waits for its client alone is left to other processes.
-    pub(crate) fn drain(&self) {
-        self.change(|_| {});
-    }
-
-    /// The process goes away: what runs will not have a result. If the store outlives the process, others may read that.
-    pub(crate) fn leave(&self) {
-        self.change(|change| change.leave());
-    }
-}
-
-impl Complete for CallCell {
-    fn complete(&self, ticket: &Ticket, outcome: Outcome) {
-        self.change(|change| match outcome {
-            Outcome::Taken(result) => change.mail_taken(ticket, result),
-            Outcome::Done(result) if ticket.nonce != super::TASK_LOG => change.mail_answered(ticket, &result),
-            outcome => change.write_answered(ticket, outcome),
-        });
-    }
-}
-
-impl Watch for CallCell {
-    fn changed(&self, _nonce: StreamNonce) {}
-
-    fn posted(&self) {
-        self.change(|change| change.state.inbox.hint());
-    }
-
-    fn all_changed(&self) {
-        self.change(|change| {
-            change.state.inbox.hint();
-            change.state.records.doubt();
-        });
-    }
-}
-
-impl Drop for CallCell {
-    fn drop(&mut self) {
-        if self.shared.is_forked() {
-            return;
-        }
-        lock(&self.shared.timed).remove(&self.number);
-        let scheduled = lock(&self.state).scheduled;
-        self.shared.schedule(scheduled, Ms::NEVER, self.number);
-    }
-}
-
-impl CallChange<'_> {
-    pub(super) fn input(&mut self, input: Input) {
-        self.state.machine.handle(self.now, input, &mut self.outputs);
-        self.perform();
-    }
-
-    pub(super) fn ask(&mut self, from: u64, ask: &Ask) {
-        match ask {
-            Ask::Get => {}
-            Ask::Update(responses) => self.input(Input::Update { from, responses: responses.clone() }),
-            Ask::Cancel => self.input(Input::Cancel { from }),
-        }
-    }
-
-    fn perform(&mut self) {
-        while !self.outputs.is_empty() {
-            for output in std::mem::take(&mut self.outputs) {
-                self.step(output);
-            }
-        }
-    }
-
-    fn step(&mut self, output: Output) {
-        let step = match output {
-            Output::Store { number, change } => return self.store(number, &change),
-            Output::Changed => return,
-            Output::Acknowledge { from } => return self.settle(from, true),
-            Output::NotTaken { from } => return self.settle(from, false),
-            Output::Reply(reply) => CallStep::Reply(reply),
-            Output::PassOn => CallStep::PassOn,
-            Output::Unlink => CallStep::Unlink,
-            Output::Disconnect { run } => CallStep::Disconnect { run },
-            Output::Kill { run } => CallStep::Kill { run },
-            Output::Start { run, from, call } => {
-                let context = match from.and_then(|from| self.state.requesters.get(&from)) {
-                    None => Context::Call,
-                    Some(Requester::Query(_, key)) => Context::Request(*key),
-                    Some(Requester::Mail(_, relayed)) => Context::Relayed(relayed.clone()),
-                };
-                CallStep::Start { run, context, call }
-            }
-            Output::Answer { ask, result } => CallStep::Answer { ask, result },
-            Output::Refuse { ask } => CallStep::Refuse { ask },
-        };
-        self.state.queue.push_back(Queued::Step(step));
-    }
-
-    fn store(&mut self, number: u64, change: &Change) {
-        if number == 0 {
-            let shared = &self.cell.shared;
-            let is_stopping = shared.check().is_err() || lock(&shared.draining).is_some();
-            let me = self.cell.me.upgrade();
-            if is_stopping || !me.is_some_and(|me| shared.take_task(&me)) {
-                return self.input(Input::Unstored { number });
-            }
-            self.state.place = Place::Here;
-        }
-        self.state.records.push(change, self.cell.shared.chain_key.as_ref());
-    }
-
-    /// A request has its outcome. Where the host has steps to do that led to it, they come first.
-    fn settle(&mut self, from: u64, is_taken: bool) {
-        if self.state.queue.is_empty() {
-            self.tell(from, is_taken);
-        } else {
-            self.state.queue.push_back(Queued::Outcome(from, is_taken));
-        }
-    }
-
-    fn tell(&mut self, from: u64, is_taken: bool) {
-        match self.state.requesters.remove(&from) {
-            Some(Requester::Mail(nonce, _)) => self.answer_mail(nonce, is_taken),
-            Some(requester) => self.outcomes.push((requester, is_taken)),
-            None => {}
-        }
-    }
-
-    /// Does what every change ends with.
-    fn complete(&mut self) {
-        // What is taken leads to changes that are to be written.
-        self.write();
-        self.look_into_inbox();
-        self.write();
-        self.end();
-        let CallState { machine, records, inbox, place, .. } = &*self.state;
-        let is_over = *place == Place::Left || machine.is_over();
-        let own = if is_over { machine.deadline() } else { machine.deadline().min(records.due()) };
-        let deadline = if *place == Place::Here { own.min(inbox.due()) } else { own.min(inbox.answers_due()) };
-        if deadline != self.state.scheduled {
-            self.cell.shared.schedule(self.state.scheduled, deadline, self.cell.number);
-            self.state.scheduled = deadline;
-        }
-    }
-
-    /// Lets the task go once it has its end, or nothing of it runs in a process that is going away.
-    fn end(&mut self) {
-        let shared = &self.cell.shared;
-        let is_draining = lock(&shared.draining).is_some();
-        let (place, is_idle) = (self.state.place, self.state.machine.is_waiting());
-        if self.state.machine.is_over() || is_idle || shared.check().is_err() {
-            self.state.guest = None;
-        } else if self.state.guest.is_none() {
-            self.state.guest = Some(Guest::of(shared));
-        }
-        if place != Place::Here {
-            return;
-        }
-        let stored = self.state.machine.stored();
-        let epoch = self.state.records.epoch();
-        if let Some(task) = stored.filter(|task| task.end().is_some()) {
-            let retention_ms = task.retention_ms();
-            self.state.place = Place::Left;
-            self.cell.unwatch();
-            shared.release(&self.cell.name, epoch);
-            shared.expire_task(self.cell, epoch, retention_ms);
-        } else if self.state.machine.has_given_up() {
-            self.drop_task();
-        } else if is_draining && is_idle && self.state.records.is_written() {
-            shared.release(&self.cell.name, epoch);
-            self.drop_task();
-        }
-    }
-
-    /// The task is another process's, or nobody's.
-    pub(super) fn drop_task(&mut self) {
-        self.state.place = Place::Left;
-        self.cell.unwatch();
-        self.cell.shared.drop_task(self.cell);
-        let waiting: Vec<u64> = self.state.requesters.keys().copied().collect();
-        for from in waiting {
-            self.tell(from, false);
-        }
-    }
-
-    fn leave(&mut self) {
-        let shared = &self.cell.shared;
-        if self.state.place == Place::Here {
-            if shared.store.outlives_process() {
-                self.write_last_word();
-                shared.release(&self.cell.name, self.state.records.epoch());
-            } else {
-                shared.store.drop_session(&self.cell.name, self.state.records.epoch());
-            }
-            self.drop_task();
-        }
-        self.state.guest = None;
-    }
-}
-
-impl CallCell {
-    pub(super) fn unwatch(&self) {
-        if self.shared.store.outlives_process() {
-            self.shared.store.unwatch(&self.name, &self.watcher());
-        }
-    }
-
-    /// Whether requests of this principal find the task.
-    pub(super) fn belongs_to(&self, principal: Option<&Principal>) -> bool {
-        self.principal.as_ref() == principal
-    }
-
-    /// This process goes on with the task of another one. False where it cannot.
-    pub(super) fn take_over(&self) -> bool {
-        if !self.me.upgrade().is_some_and(|me| self.shared.take_task(&me)) {
-            return false;
-        }
-        Counters::add(&self.shared.counters.tasks_adopted, 1);
-        self.shared.store.watch(&self.name, &self.watcher());
-        self.change(|change| change.state.place = Place::Here);
-        true
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
-use crate::engine::tasks::call::CallCell;
+use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::loading::View;
 use crate::engine::tasks::mail::{end_of, not_taken};
 use crate::engine::tasks::query::{Query, QueryChange, Stage};

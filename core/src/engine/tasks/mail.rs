@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use crate::Ms;
-use crate::engine::tasks::call::{CallChange, Place, Requester};
+use crate::engine::tasks::cell::{CallChange, Place, Requester};
 use crate::exchange::Relayed;
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;

@@ -7,14 +7,15 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `call` | a call that runs here, and its task |
+//! | `call`, `cell` | a call that runs here, and its task |
 //! | `writing` | writes the task's changes |
 //! | `mail` | takes what other processes relay |
 //! | `query` | answers a request about a task, wherever its owner is: `loading`, `relaying`, `inheriting` |
 //! | `board` | the tasks of an engine, their bounds, and when they expire |
 
 pub(crate) mod board;
-pub(crate) mod call;
+mod call;
+pub(crate) mod cell;
 mod inheriting;
 mod loading;
 mod mail;

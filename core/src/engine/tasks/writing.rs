@@ -13,7 +13,7 @@
 use crate::Ms;
 use crate::engine::shared::Shared;
 use crate::engine::stats::Counters;
-use crate::engine::tasks::call::{CallChange, Place};
+use crate::engine::tasks::cell::{CallChange, Place};
 use crate::engine::tasks::{Record, TASK_LOG, record};
 use crate::store::{Answer, Append, Epoch, Hold, Operation, Outcome, ReadLimit, RunningLog, StoreError, Ticket};
 use crate::stream::{Chain, ChainKey, Paced, Seq};

@@ -144,6 +144,11 @@ impl Machine {
         running.is_waiting() && self.runs.are_over()
     }
 
+    /// Whether a handler runs, or is being ended.
+    pub fn has_runs(&self) -> bool {
+        !self.runs.are_over()
+    }
+
     /// Whether the task is not this process's any more, or the store took neither the call's task nor its end.
     pub fn has_given_up(&self) -> bool {
         matches!(self.phase, Phase::Plain | Phase::Over)

@@ -1,0 +1,257 @@
+//! Requests of revision 2026-07-28: long calls become tasks, made below the application. The engine decides, this gives the
+//! application its requests and carries bytes.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `run` | gives the application a call, and reads its answer |
+//! | `call` | does what the engine says of a call |
+//! | `reply` | what the client of a call is answered |
+
+mod call;
+mod reply;
+mod run;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use tailrope_core::engine::{CallOptions, TaskAnswer};
+use tailrope_core::exchange::{Fault, Principal, RelayedMethod};
+use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
+use tailrope_core::task::{
+    Announcement, Ask, Declared, Posted, Route, RunReader, TaskHead, TaskRequest, announce, missing_capability,
+    read_request,
+};
+use tokio::sync::OnceCell;
+
+use self::call::Caller;
+use super::answer::ResponseBody;
+use super::endpoint::Endpoint;
+use super::headers::Headers;
+use super::{Application, relayed};
+use crate::sender::text;
+use crate::signal::Signal;
+
+type Answer = Response<ResponseBody>;
+
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// What asks the application for its capabilities, when nobody has.
+const DISCOVER: &str = r#"{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"tailrope","version":"0"},"io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+
+/// What an endpoint knows of tasks.
+#[derive(Default)]
+pub(super) struct Tasks {
+    /// Whether the application makes tasks itself, once it has said so.
+    stands_aside: OnceCell<bool>,
+    /// The heads of the requests that are being answered, by their keys: a round of a call runs in the context of one.
+    contexts: Mutex<HashMap<u64, Parts>>,
+    next_key: Mutex<u64>,
+}
+
+impl Tasks {
+    fn contexts(&self) -> MutexGuard<'_, HashMap<u64, Parts>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key(&self) -> u64 {
+        let mut next = self.next_key.lock().unwrap_or_else(PoisonError::into_inner);
+        *next += 1;
+        *next
+    }
+}
+
+/// The head of a request stays known while this is there.
+struct Known<'a> {
+    tasks: &'a Tasks,
+    key: u64,
+}
+
+impl Drop for Known<'_> {
+    fn drop(&mut self) {
+        self.tasks.contexts().remove(&self.key);
+    }
+}
+
+/// The revision of a POST without a session, if nothing can be resumed in it.
+pub(super) fn modern_revision<'a>(headers: &'a Headers<'_>) -> Option<&'a str> {
+    let requested = headers.protocol_version.as_deref()?;
+    let is_modern = |revision: Revision| !revision.rules().resumable;
+    Revision::parse(requested).is_some_and(is_modern).then_some(requested)
+}
+
+impl<A: Application> Endpoint<A> {
+    /// The answer to a POST of a revision that cannot resume. None if the application does not serve that revision.
+    pub(super) async fn modern(self: &Arc<Self>, parts: Parts, body: Bytes) -> Option<Result<Answer, Refusal>> {
+        let requested = Headers::of(&parts.headers).protocol_version.unwrap_or_default().into_owned();
+        let posted = Posted::read(Some(&requested), &body);
+        let declares = posted.as_ref().is_some_and(|posted| posted.declared != Declared::No);
+        let concerns_tasks =
+            |posted: &Posted| posted.method != "server/discover" && (declares || posted.is_about_task());
+        let stands_aside = match posted.as_ref().is_some_and(concerns_tasks) {
+            true => self.stands_aside(&parts).await,
+            false => self.tasks.stands_aside.get().copied().unwrap_or_default(),
+        };
+        let engine = &self.host.engine;
+        let route = match &posted {
+            Some(posted) => engine.route_post(posted, self.config.prefer_resumable, stands_aside),
+            None if self.config.prefer_resumable => Route::Steer,
+            None => Route::Pass,
+        };
+        match route {
+            Route::Steer => Some(Err(engine.steer(&body, &requested))),
+            Route::Undeclared => Some(Err(missing_capability().naming_request(&body))),
+            Route::Pass | Route::Listen => {
+                if !declares {
+                    engine.left_to_sdk(&requested);
+                }
+                Some(Ok(self.pass(parts, body)?.await))
+            }
+            Route::Discover => self.discover(parts, body).await.map(Ok),
+            Route::Task => Some(self.about_task(&parts, &body).await),
+            Route::Call => self.call(parts, body, posted.and_then(|posted| posted.tool)).await,
+        }
+    }
+
+    fn pass(&self, parts: Parts, body: Bytes) -> Option<super::Served> {
+        let guest = self.host.engine.guest();
+        self.application.serve_modern(Request::from_parts(parts, Full::new(body)), guest)
+    }
+
+    /// Whether the application makes tasks itself. It is asked once, in the context of this request.
+    async fn stands_aside(&self, parts: &Parts) -> bool {
+        let ask = async {
+            let mut parts = parts.clone();
+            parts.headers.insert(METHOD, HeaderValue::from_static("server/discover"));
+            parts.headers.remove(NAME);
+            parts.headers.remove(CONTENT_LENGTH);
+            match self.pass(parts, Bytes::from_static(DISCOVER.as_bytes())) {
+                Some(served) => matches!(announced(served.await).await.1, Announcement::ByHost),
+                None => true,
+            }
+        };
+        *self.tasks.stands_aside.get_or_init(|| ask).await
+    }
+
+    /// The application's answer to `server/discover`, with the extension.
+    async fn discover(&self, parts: Parts, body: Bytes) -> Option<Answer> {
+        let guest = self.host.engine.guest();
+        let (answer, announcement) = announced(self.pass(parts, body)?.await).await;
+        let _ = self.tasks.stands_aside.set(announcement == Announcement::ByHost);
+        let (mut head, bytes) = answer.into_parts();
+        let body = match announcement {
+            Announcement::Added(added) => {
+                head.headers.remove(CONTENT_LENGTH);
+                head.headers.insert(CONTENT_TYPE, JSON);
+                added
+            }
+            Announcement::ByHost | Announcement::Unchanged => bytes,
+        };
+        Some(Response::from_parts(head, ResponseBody::other(Full::new(body), guest)))
+    }
+
+    /// The principal of a request's sender.
+    fn principal(&self, parts: &Parts, body: &[u8]) -> Result<Option<Principal>, Refusal> {
+        let unidentified = |_| Fault::Unidentified.refusal_of(&Dialect::NEUTRAL, body);
+        self.sender(parts).principal().map_err(unidentified)
+    }
+
+    /// Runs a call that may become a task.
+    async fn call(
+        self: &Arc<Self>,
+        parts: Parts,
+        body: Bytes,
+        tool: Option<String>,
+    ) -> Option<Result<Answer, Refusal>> {
+        let principal = match self.principal(&parts, &body) {
+            Ok(principal) => principal,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let server = self.server(&parts).into_owned();
+        let takes_streams = !self.config.json_response;
+        let options = CallOptions { server: &server, tool: tool.as_deref(), takes_streams };
+        let signal = Signal::new();
+        let call = self.host.engine.open_call(&body, &options, principal.as_ref(), Arc::clone(&signal) as _, 0);
+        let Some(call) = call else { return Some(Ok(self.pass(parts, body)?.await)) };
+        self.host.arm_for_engine();
+        let (caller, replies) = Caller::new(self, call, signal, parts);
+        tokio::spawn(caller.serve(true));
+        Some(replies.answer(&self.host.engine).await)
+    }
+
+    /// Answers a request about a task.
+    async fn about_task(self: &Arc<Self>, parts: &Parts, body: &Bytes) -> Result<Answer, Refusal> {
+        let request = self.read_request(parts, body)?;
+        let principal = self.principal(parts, body)?;
+        let is_get = request.ask == Ask::Get;
+        let relayed =
+            (!is_get).then(|| relayed(RelayedMethod::Post, body.clone(), Some(parts), &self.config.relayed_headers));
+        let known = Known { tasks: &self.tasks, key: self.tasks.key() };
+        if !is_get {
+            self.tasks.contexts().insert(known.key, parts.clone());
+        }
+        let (signal, server) = (Signal::new(), self.server(parts));
+        let wake = Arc::clone(&signal) as _;
+        let query = self.host.engine.ask_task(&server, request, principal.as_ref(), relayed, wake, known.key);
+        loop {
+            self.host.arm_for_engine();
+            match query.take() {
+                Some(TaskAnswer::Body(body)) => return Ok(json(StatusCode::OK, body)),
+                Some(TaskAnswer::Refused(refusal)) => return Err(refusal),
+                Some(TaskAnswer::Serve(call)) => {
+                    // Its wake is this request's, which may be over before the call is.
+                    let (caller, _) = Caller::new(self, call, Arc::clone(&signal), parts.clone());
+                    tokio::spawn(caller.serve(false));
+                }
+                None => signal.woken().await,
+            }
+        }
+    }
+
+    fn read_request(&self, parts: &Parts, body: &[u8]) -> Result<TaskRequest, Refusal> {
+        let headers = Headers::of(&parts.headers);
+        let head = Head {
+            method: parts.method.as_str(),
+            accept: headers.accept.as_deref(),
+            content_type: headers.content_type.as_deref(),
+            protocol_version: headers.protocol_version.as_deref(),
+            session_id: headers.session_id.as_deref(),
+            last_event_id: headers.last_event_id.as_deref(),
+        };
+        let (methods, names) = (values(&parts.headers, &METHOD), values(&parts.headers, &NAME));
+        let [methods, names] = [&methods, &names].map(|values| values.iter().map(|value| &**value).collect::<Vec<_>>());
+        let has_two_versions = parts.headers.get_all(VERSION).iter().count() > 1;
+        let head = TaskHead { head, methods: &methods, names: &names, has_two_versions };
+        read_request(&head, body, self.config.json_response, &Dialect::NEUTRAL)
+    }
+}
+
+fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<std::borrow::Cow<'a, str>> {
+    headers.get_all(name).iter().map(text).collect()
+}
+
+fn json(status: StatusCode, body: Bytes) -> Answer {
+    let mut answer = Response::new(ResponseBody::whole(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, JSON);
+    answer
+}
+
+/// The whole of an answer to `server/discover`, and what it says of tasks.
+async fn announced(answer: Answer) -> (Response<Bytes>, Announcement) {
+    let (head, body) = answer.into_parts();
+    let bytes = body.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
+    let content_type = head.headers.get(CONTENT_TYPE).map(text);
+    let mut reader = RunReader::new(0, head.status.as_u16(), content_type.as_deref(), usize::MAX);
+    let inputs = reader.data(&bytes).into_iter().chain(reader.end());
+    let announcement =
+        inputs.into_iter().find_map(run::message).map_or(Announcement::Unchanged, |message| announce(&message));
+    (Response::from_parts(head, bytes), announcement)
+}

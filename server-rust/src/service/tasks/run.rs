@@ -1,0 +1,130 @@
+//! A run of a call: the application handles it, detached from the client's connection.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::request::Parts;
+use http::{HeaderName, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use tailrope_core::engine::TaskCall;
+use tailrope_core::exchange::Relayed;
+use tailrope_core::task::{Input, RunReader, header_value};
+use tokio::task::JoinHandle;
+
+use super::{METHOD, NAME};
+use crate::sender::text;
+use crate::service::application::Application;
+use crate::service::endpoint::Endpoint;
+
+/// A run, and the answer that can be passed on.
+pub(super) struct Run {
+    pub(super) number: u32,
+    handle: JoinHandle<()>,
+    pub(super) answer: Arc<Mutex<Option<Response<Bytes>>>>,
+}
+
+/// Tells the engine that nothing more comes of a run, however the run ends.
+struct Ending {
+    call: TaskCall,
+    number: u32,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.call.input(Input::RunEnded { run: self.number });
+    }
+}
+
+impl Run {
+    /// Gives the application the message.
+    pub(super) fn start<A: Application>(
+        endpoint: &Arc<Endpoint<A>>,
+        call: &TaskCall,
+        number: u32,
+        parts: Parts,
+        message: Bytes,
+    ) -> Self {
+        let answer: Arc<Mutex<Option<Response<Bytes>>>> = Arc::default();
+        let ending = Ending { call: call.clone(), number };
+        let (endpoint, passed) = (Arc::clone(endpoint), Arc::clone(&answer));
+        let handle = tokio::spawn(async move {
+            let guest = endpoint.host.engine.guest();
+            let request = Request::from_parts(parts, Full::new(message));
+            let Some(served) = endpoint.application.serve_modern(request, guest) else { return };
+            let max_bytes = endpoint.host.engine.options().limits.max_event_bytes;
+            read(served.await, &ending, max_bytes, &passed).await;
+            endpoint.host.arm_for_engine();
+        });
+        Self { number, handle, answer }
+    }
+
+    /// Ends the run: the application sees that its client is gone.
+    pub(super) fn cancel(&self) {
+        self.handle.abort();
+    }
+
+    pub(super) fn take_answer(&self) -> Option<Response<Bytes>> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+async fn read(
+    response: super::Answer,
+    ending: &Ending,
+    max_event_bytes: usize,
+    answer: &Mutex<Option<Response<Bytes>>>,
+) {
+    let (head, mut body) = response.into_parts();
+    let content_type = head.headers.get(CONTENT_TYPE).map(text).map(std::borrow::Cow::into_owned);
+    let status = head.status.as_u16();
+    let mut reader = RunReader::new(ending.number, status, content_type.as_deref(), max_event_bytes);
+    let mut all = Vec::new();
+    let is_stream = content_type.is_some_and(|content_type| content_type.starts_with("text/event-stream"));
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else { continue };
+        if !is_stream {
+            all.extend_from_slice(&data);
+        }
+        for input in reader.data(&data) {
+            ending.call.input(input);
+        }
+    }
+    *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Response::from_parts(head, all.into()));
+    for input in reader.end() {
+        ending.call.input(input);
+    }
+}
+
+/// The message of an input.
+pub(super) fn message(input: Input) -> Option<Bytes> {
+    match input {
+        Input::Message { message, .. } => Some(message),
+        _ => None,
+    }
+}
+
+/// The head of a call that is posted again in the context of this request about its task.
+pub(super) fn head_of_round(mut parts: Parts, tool: Option<&str>) -> Parts {
+    parts.headers.insert(METHOD, HeaderValue::from_static("tools/call"));
+    parts.headers.remove(CONTENT_LENGTH);
+    match tool.and_then(|tool| HeaderValue::try_from(header_value(tool)).ok()) {
+        Some(tool) => parts.headers.insert(NAME, tool),
+        None => parts.headers.remove(NAME),
+    };
+    parts
+}
+
+/// The head of a request that came to another process.
+pub(super) fn head_of_relayed(first: &Parts, relayed: &Relayed) -> Parts {
+    let mut request = Request::new(());
+    request.method_mut().clone_from(&first.method);
+    request.uri_mut().clone_from(&first.uri);
+    request.headers_mut().insert(CONTENT_TYPE, super::JSON);
+    for (name, value) in relayed.headers() {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            request.headers_mut().append(name, value);
+        }
+    }
+    request.into_parts().0
+}

@@ -1,0 +1,331 @@
+"""How Python runs the calls that become tasks: contexts, cancellation, faults, the end of a session manager."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Literal
+
+import mcp_types as types
+import pytest
+import tailrope
+import tailrope.mcp
+import uvicorn
+from kit.modern import MODERN, TASKS, Modern, text_of
+from kit.stock import LINE
+from starlette.types import ASGIApp, Receive, Scope, Send
+from tailrope import _native
+
+if LINE == 1:
+    pytest.skip("1.x knows no 2026-07-28", allow_module_level=True)
+
+from mcp.client import Client, ClientExtension, ResultClaim
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from pydantic import BaseModel
+
+pytestmark = pytest.mark.ours
+
+trace: ContextVar[str] = ContextVar("trace", default="")
+
+
+class Name(BaseModel):
+    name: str
+
+
+class Tools:
+    """A server whose tools say what they see, and wait for the test."""
+
+    def __init__(self) -> None:
+        self.server = MCPServer("tasks")
+        self.seen: list[str] = []
+        self.arrived, self.go_on = asyncio.Event(), asyncio.Event()
+        for tool in (self.wait, self.rounds, self.ask, self.ask_for_a_moment, self.broken, self.quick):
+            self.server.tool()(tool)
+
+    async def quick(self) -> str:
+        return "quick"
+
+    async def wait(self) -> str:
+        self.arrived.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.seen.append("cancelled")
+            raise
+        return "waited"
+
+    async def rounds(self, ctx: Context) -> str | types.InputRequiredResult:
+        request = ctx.request_context.request
+        assert request is not None
+        names = ("mcp-method", "mcp-name", "x-trace", "mcp-param-color")
+        self.seen.append(" ".join([trace.get(), *(request.headers.get(name, "-") for name in names)]))
+        if not ctx.input_responses:
+            await asyncio.sleep(0.2)
+            question = types.ElicitRequestFormParams(message="?", requested_schema=Name.model_json_schema())
+            return types.InputRequiredResult(input_requests={"q": types.ElicitRequest(params=question)})
+        return str(ctx.input_responses["q"])
+
+    async def ask(self, ctx: Context) -> str:
+        answer = await ctx.elicit("who?", Name)
+        return str(getattr(answer, "data", answer))
+
+    async def ask_for_a_moment(self, ctx: Context) -> str:
+        """Gives up twice: by itself, and by the SDK's time limit."""
+        try:
+            async with asyncio.timeout(0.05):
+                await ctx.elicit("who?", Name)
+        except TimeoutError:
+            self.seen.append("gave up")
+        question = types.ElicitRequest(
+            params=types.ElicitRequestFormParams(message="?", requested_schema=Name.model_json_schema())
+        )
+        metadata = ServerMessageMetadata(related_request_id=1)
+        try:
+            await ctx.session.send_request(question, types.ElicitResult, 0.05, metadata)
+        except MCPError as error:
+            self.seen.append(str(error.error.code))
+        return "without an answer"
+
+    async def broken(self) -> str:
+        await asyncio.sleep(0.2)
+        raise MCPError(-32099, "broken", {"x": 1})
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncIterator[int]:
+    """A server on a free port."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
+    running = asyncio.create_task(server.serve())
+    try:
+        while not server.started:
+            await asyncio.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await running
+
+
+def traced(app: ASGIApp) -> ASGIApp:
+    """Middleware that puts a header into a context variable."""
+
+    async def middleware(scope: Scope, receive: Receive, send: Send) -> None:
+        trace.set(next((value.decode() for name, value in scope.get("headers", ()) if name == b"x-trace"), ""))
+        await app(scope, receive, send)
+
+    return middleware
+
+
+@asynccontextmanager
+async def tools_served(json_response: bool = False, **options: Any) -> AsyncIterator[tuple[Tools, Modern]]:
+    tools = Tools()
+    app = tools.server.streamable_http_app(json_response=json_response)
+    options = {"task_after_ms": 50, **options}
+    async with serving(traced(tailrope.mcp.resumable(app, **options))) as port:
+        yield tools, Modern(port)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No task of asyncio is lost, and nothing is complained of that the test does not expect."""
+    yield
+    gc.collect()
+    wrong = [it.getMessage() for it in caplog.records if it.levelno >= logging.ERROR and it.name != "mcp"]
+    assert not [it for it in wrong if "destroyed" in it or "never retrieved" in it], wrong
+
+
+async def test_a_round_runs_as_the_request_that_brought_the_answer() -> None:
+    async with tools_served() as (tools, client):
+        client.headers = {"X-Trace": "first", "Mcp-Param-Color": "red"}
+        task = await client.begin("rounds")
+        client.headers = {"X-Trace": "second"}
+        ((key, question),) = (await client.asked(task)).items()
+        assert question["method"] == "elicitation/create" and key != "q"
+        for _ in range(2):
+            await client.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
+        assert "Ann" in text_of((await client.ended(task))["result"])
+        # What repeats the arguments of the call comes from the call.
+        assert tools.seen == ["first tools/call rounds first red", "second tools/call rounds second red"]
+
+
+@pytest.mark.parametrize("json_response", [False, True], ids=["sse", "json"])
+async def test_a_cancellation_ends_a_handler_in_both_modes_of_the_sdk(json_response: bool) -> None:
+    async with tools_served(json_response) as (tools, client):
+        task = await client.begin("wait")
+        await client.about("cancel", task)
+        async with asyncio.timeout(10):
+            while not tools.seen:
+                await asyncio.sleep(0.01)
+        assert (await client.get(task))["status"] == "cancelled"
+
+
+async def test_a_handler_may_give_up_its_question() -> None:
+    async with tools_served() as (tools, client):
+        task = await client.begin("ask_for_a_moment")
+        assert text_of((await client.ended(task))["result"]) == "without an answer"
+        assert tools.seen == ["gave up", str(types.REQUEST_TIMEOUT)]
+
+
+async def test_an_error_of_json_rpc_fails_the_task() -> None:
+    async with tools_served() as (_, client):
+        told = await client.ended(await client.begin("broken"))
+        assert told["status"] == "failed" and told["statusMessage"] == "broken" and "result" not in told
+        assert told["error"] == {"code": -32099, "message": "broken", "data": {"x": 1}}
+
+
+async def test_the_end_of_a_session_manager_ends_what_it_runs() -> None:
+    before = asyncio.all_tasks()
+    async with tools_served(drain_within_ms=100) as (tools, client):
+        await client.begin("wait")
+        await client.asked(await client.begin("ask"))
+        await client.asked(await client.begin("rounds"))
+    assert tools.seen.count("cancelled") == 1
+    left = {it for it in asyncio.all_tasks() - before if not it.done()}
+    assert not [it for it in left if "tailrope" in repr(it)], left
+
+
+async def test_a_drain_waits_for_what_runs() -> None:
+    tools = Tools()
+    app = tailrope.mcp.resumable(tools.server.streamable_http_app(), task_after_ms=50, store="memory:")
+    async with serving(app) as port:
+        await Modern(port).begin("wait")
+        asyncio.get_running_loop().call_later(0.3, tools.go_on.set)
+    assert tools.seen == []
+
+
+async def test_a_server_that_makes_tasks_itself_is_left_alone() -> None:
+    tools = Tools()
+    tools.server._lowlevel_server.extensions[TASKS] = {}
+    async with serving(tailrope.mcp.resumable(tools.server.streamable_http_app(), task_after_ms=0)) as port:
+        client = Modern(port)
+        # Nobody has asked the server what it makes.
+        assert text_of(await client.result("quick")) == "quick"
+        answer = await client.about("get", "tailrope-none")
+        assert answer["error"]["code"] == types.METHOD_NOT_FOUND
+
+
+@asynccontextmanager
+async def on_store(address: str, **options: Any) -> AsyncIterator[tuple[Tools, Modern]]:
+    """A server with an engine of its own on this store: to others it is another process."""
+    async with tools_served(store=address, owner_lost_ms=60_000, **options) as (tools, client):
+        yield tools, client
+
+
+async def test_a_round_runs_as_the_request_that_came_to_another_process(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'events.db'}"
+    how: dict[str, Any] = {"relayed_headers": ["x-trace"]}
+    async with on_store(address, **how) as (tools, here), on_store(address, **how) as (others, there):
+        here.headers = {"X-Trace": "first", "Mcp-Param-Color": "red"}
+        task = await here.begin("rounds")
+        there.headers = {"X-Trace": "second"}
+        ((key, _),) = (await there.asked(task)).items()
+        await there.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
+        assert "Ann" in text_of((await there.ended(task))["result"])
+        assert tools.seen[1].split()[-4:] == ["tools/call", "rounds", "second", "red"]
+        assert others.seen == []
+
+
+async def test_a_task_that_waits_for_its_client_goes_on_in_the_next_process(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'events.db'}"
+    async with on_store(address, drain_within_ms=100) as (_, client):
+        task = await client.begin("rounds")
+        ((key, _),) = (await client.asked(task)).items()
+    adopted = tailrope.stats()["tasks_adopted"]
+    async with on_store(address) as (tools, client):
+        assert list(await client.asked(task)) == [key]
+        client.headers = {"X-Trace": "second"}
+        await client.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
+        assert "Ann" in text_of((await client.ended(task))["result"])
+        assert tools.seen == ["second tools/call rounds second -"]
+    assert tailrope.stats()["tasks_adopted"] == adopted + 1
+
+
+@pytest.mark.skipif(not hasattr(_native, "panic_in"), reason="only in builds for tests")
+async def test_a_panic_costs_one_call(caplog: pytest.LogCaptureFixture) -> None:
+    async with tools_served() as (tools, client):
+        tools.go_on.set()
+        for calls in range(1, 16):
+            _native.panic_in(calls)
+            with_panic = asyncio.create_task(client.call("ask"))
+            try:
+                async with asyncio.timeout(20):
+                    await (await with_panic).body()
+            finally:
+                _native.panic_in(0)
+            assert text_of(await client.result("quick")) == "quick", calls
+
+
+class Created(types.Result):
+    result_type: Literal["task"] = "task"
+    task_id: str
+
+
+class Params(types.RequestParams):
+    task_id: str
+
+
+class Get(types.Request[Params, Literal["tasks/get"]]):
+    method: Literal["tasks/get"] = "tasks/get"
+    params: Params
+    name_param = "taskId"
+
+
+class Told(types.Result):
+    status: str
+    result: dict[str, Any] | None = None
+
+
+async def test_the_clients_own_library_follows_a_task() -> None:
+    async def follow(created: Created, ctx: Any) -> types.CallToolResult:
+        while True:
+            told = await ctx.session.send_request(Get(params=Params(task_id=created.task_id)), Told)
+            if told.status != "working":
+                return types.CallToolResult.model_validate(told.result)
+            await asyncio.sleep(0.05)
+
+    class Tasks(ClientExtension):
+        identifier = TASKS
+
+        def claims(self) -> Any:
+            return [ResultClaim(result_type="task", model=Created, resolve=follow)]
+
+    async with (
+        tools_served() as (tools, client),
+        Client(f"http://127.0.0.1:{client.port}/mcp", extensions=[Tasks()]) as theirs,
+    ):
+        assert theirs.protocol_version == MODERN
+        running = asyncio.create_task(theirs.call_tool("wait", {}))
+        await tools.arrived.wait()
+        await asyncio.sleep(0.1)
+        tools.go_on.set()
+        content = (await running).content[0]
+        assert isinstance(content, types.TextContent) and content.text == "waited"
+    assert tailrope.stats()["tasks_created"] >= 1
+
+
+async def test_the_context_of_fastmcp_asks_too() -> None:
+    fastmcp = pytest.importorskip("fastmcp")
+    server = fastmcp.FastMCP("tasks")
+
+    async def ask(ctx: Any) -> str:
+        return str((await ctx.elicit("who?", response_type=str)).data)
+
+    # By the annotation it finds its context.
+    ask.__annotations__["ctx"] = fastmcp.Context
+    server.tool(ask)
+
+    async with serving(tailrope.mcp.resumable(server.http_app(), prefer_resumable=False)) as port:
+        client = Modern(port)
+        task = await client.begin("ask")
+        ((key, _),) = (await client.asked(task)).items()
+        await client.update(task, **{key: {"action": "accept", "content": {"value": "Ann"}}})
+        assert text_of((await client.ended(task))["result"]) == "Ann"
+        # Outside of a task it refuses, as ever.
+        client.declares = False
+        assert (await client.result("ask"))["isError"]
