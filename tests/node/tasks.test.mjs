@@ -281,6 +281,16 @@ test('a handler that is closed ends its tasks', ours, async (t) => {
   await until(() => stats().tasks === before.tasks);
 });
 
+test('a handler that is closed answers the calls that are no tasks yet', ours, async (t) => {
+  const { handler, port, desk } = await serve(t, { eventStore: never() });
+  const call = new Caller(port).call('wait', {}, { id: 'call' });
+  await desk.noted('started');
+  await handler.close();
+  const { status, body } = await within(call);
+  // As the SDK answers it.
+  assert.deepEqual([status, body], [499, '']);
+});
+
 test('a drain waits for the calls of tasks', ours, () => {
   const { status, stdout, stderr } = run(`
     import { drain } from 'tailrope/mcp';

@@ -35,6 +35,8 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   #asks = new Map<number, (result: unknown) => void>();
   #lastAsk = 0;
   #onOver: () => void;
+  /** The handler is closed. */
+  #isLeft = false;
 
   constructor(context: CallContext, native: NativeCall, origin: Origin, onOver: () => void) {
     this.#context = context;
@@ -106,7 +108,7 @@ export class TaskedCall implements Waiter, RunListener, Asked {
         steps.forEach((step) => this.#attempt(step));
       }
       this.#context.runtime.armDue();
-      if (this.#native.isOver) {
+      if (this.#native.isOver || (this.#isLeft && this.#reply?.isGiven !== false)) {
         this.#context.open.delete(this);
         this.#onOver();
       }
@@ -198,11 +200,10 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     }
   }
 
-  /** The handler is closed: nobody serves the call any more. */
+  /** The handler is closed: nobody serves the call any more. A client that waits for an answer gets one. */
   leave(): void {
+    this.#isLeft = true;
     this.#runs.forEach((run) => run.disconnect());
     this.#input(() => this.#native.leave());
-    this.#context.open.delete(this);
-    this.#onOver();
   }
 }

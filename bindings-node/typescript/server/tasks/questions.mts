@@ -79,9 +79,14 @@ class Questioner implements Transport {
     }
   }
 
-  async close(): Promise<void> {
+  /** Whoever waits for an answer is told that none comes. */
+  leave(): void {
     [...this.#open.keys()].forEach((id) => this.#withdraw(id));
     this.onclose?.();
+  }
+
+  async close(): Promise<void> {
+    this.leave();
   }
 }
 
@@ -95,7 +100,7 @@ class Asking {
     this.#of = of;
     this.#questioner = new Questioner(SdkServer, asked);
     // Nobody waits for answers any more.
-    signal.addEventListener('abort', () => void this.#questioner.close(), { once: true });
+    signal.addEventListener('abort', () => this.#questioner.leave(), { once: true });
   }
 
   /** What `pose` has the server ask, or else what the SDK makes of it. */

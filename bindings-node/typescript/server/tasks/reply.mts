@@ -15,6 +15,8 @@ export class Reply {
   #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
   #signal: AbortSignal;
   #gone: (() => void) | undefined;
+  /** There is an answer, though not all of it may be there. */
+  isGiven = false;
 
   /** `gone` is called, once, when the client has closed its connection, unless the reply was unlinked before. */
   constructor(signal: AbortSignal, gone: () => void) {
@@ -46,6 +48,7 @@ export class Reply {
 
   /** Answers, unless there is an answer. */
   give(response: Response): void {
+    this.isGiven = true;
     this.#response.resolve(response);
   }
 
