@@ -79,7 +79,7 @@ class Questioner implements Transport {
     }
   }
 
-  /** Whoever waits for an answer is told that none comes. */
+  /** Handlers that wait for an answer are told that none comes. */
   leave(): void {
     [...this.#open.keys()].forEach((id) => this.#withdraw(id));
     this.onclose?.();
