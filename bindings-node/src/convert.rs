@@ -7,7 +7,7 @@ use napi::Status;
 use napi::bindgen_prelude::Either;
 use napi_derive::napi;
 use tailrope_core::ErrorCode;
-use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption, PACE_OPTIONS, Pace, Paces};
+use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption, PACE_FLAGS, PACE_OPTIONS, Pace, Paces};
 use tailrope_core::protocol::{Dialect, RequestId};
 use tailrope_core::store::OpenError;
 
@@ -97,7 +97,7 @@ pub(crate) fn number_option(name: &str, value: f64) -> Result<(&'static NumberOp
 }
 
 /// What paces say, by the names of tools.
-pub(crate) type PacesByName = HashMap<String, HashMap<String, f64>>;
+pub(crate) type PacesByName = HashMap<String, HashMap<String, Either<f64, bool>>>;
 
 /// The paces of an engine.
 pub(crate) fn paces(by_name: PacesByName) -> Result<Paces> {
@@ -106,9 +106,17 @@ pub(crate) fn paces(by_name: PacesByName) -> Result<Paces> {
         let mut pace = Pace::default();
         for (name, value) in said {
             let unknown = || invalid(format!("unknown option {name} of the pace '{pattern}'"));
-            let option = PACE_OPTIONS.iter().find(|option| camel_case(option.name) == name).ok_or_else(unknown)?;
             let wrong = |must| invalid(format!("{name} of the pace '{pattern}' {must}"));
-            option.set(&mut pace, option.check(whole(value)).map_err(wrong)?);
+            let (number, is_set) = match value {
+                Either::A(number) => (whole(number), None),
+                Either::B(is_set) => (None, Some(is_set)),
+            };
+            if let Some(flag) = PACE_FLAGS.iter().find(|flag| camel_case(flag.name) == name) {
+                flag.set(&mut pace, flag.check(is_set).map_err(wrong)?);
+                continue;
+            }
+            let option = PACE_OPTIONS.iter().find(|option| camel_case(option.name) == name).ok_or_else(unknown)?;
+            option.set(&mut pace, option.check(number).map_err(wrong)?);
         }
         let wrong = |must| invalid(format!("a pattern of pace {must}, not '{pattern}'"));
         paces.set(&pattern, pace).map_err(wrong)?;
@@ -138,7 +146,7 @@ const OTHER_OPTIONS: [&str; 9] = [
 
 fn is_option(name: &str) -> bool {
     let numbers = NUMBER_OPTIONS.iter().map(|option| option.name);
-    let mut of_paces = PACE_OPTIONS.iter().map(|option| option.name);
+    let mut of_paces = PACE_OPTIONS.iter().map(|option| option.name).chain(PACE_FLAGS.iter().map(|flag| flag.name));
     OTHER_OPTIONS.iter().copied().chain(numbers).any(|known| known == name) || of_paces.any(|known| known == name)
 }
 

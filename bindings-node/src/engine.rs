@@ -7,11 +7,13 @@ use std::sync::Arc;
 use napi::bindgen_prelude::{Either, Either3, Env, FnArgs, Function, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{
-    self, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_OPTIONS, SynthesizedEnd, end_payload,
+    self, CallOptions, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, SynthesizedEnd,
+    end_payload,
 };
 use tailrope_core::exchange::{self, Allowed, Fault, IDENTITY_HEADERS, Member};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
 use tailrope_core::store::{HostStore, SessionId};
+use tailrope_core::task::{self, TaskHead};
 
 use crate::admission::{Admission, Head, JsBody, Refusal, Requester, body_bytes};
 use crate::convert::{
@@ -21,8 +23,9 @@ use crate::convert::{
 use crate::hook_log::HookLog;
 use crate::log::Sink;
 use crate::look_up::LookUp;
-use crate::session::Session;
+use crate::session::{Session, Travelling};
 use crate::store::{Store, flush};
+use crate::tasks::{self, Announced, DIALECT, Routed, TaskCall, TaskQuery, TaskRequest};
 use crate::waiters::Waiters;
 
 /// An engine with its event store.
@@ -231,6 +234,98 @@ impl Engine {
         self.waiters.flush(env);
     }
 
+    /// What becomes of a POST with this version header. `steers` says whether clients are steered, `stands_aside` whether the
+    /// server makes tasks itself. Nothing for what is no message of a revision that is known.
+    #[napi(catch_unwind)]
+    pub fn route_post(
+        &self,
+        version: Option<String>,
+        body: JsBody<'_>,
+        steers: bool,
+        stands_aside: bool,
+    ) -> Option<Routed> {
+        let posted = task::Posted::read(version.as_deref(), body_bytes(&body))?;
+        posted.revision?;
+        Some(Routed::new(self.engine.route_post(&posted, steers, stands_aside), posted))
+    }
+
+    /// Takes a call that the SDK is given now, and that may become a task: see the core's `Engine::open_call`. Nothing where it
+    /// cannot: it is no request, or nobody can tell whose it is.
+    #[napi(catch_unwind)]
+    pub fn open_call(
+        &self,
+        env: &Env,
+        head: Head,
+        body: JsBody<'_>,
+        tool: Option<String>,
+        takes_streams: bool,
+    ) -> Option<TaskCall> {
+        let principal = Requester::principal(head.requester.as_ref(), &self.engine);
+        let server = head.server.as_deref().unwrap_or_default();
+        let options = CallOptions { server, tool: tool.as_deref(), takes_streams };
+        let key = self.waiters.key();
+        let opened = principal.ok().and_then(|principal| {
+            let (body, wake) = (body_bytes(&body), self.waiters.wake());
+            self.engine.open_call(body, &options, principal.as_ref(), wake, u64::from(key))
+        });
+        self.waiters.flush(env);
+        let max_event_bytes = self.engine.options().limits.max_event_bytes;
+        opened.map(|call| TaskCall::new(call, key, max_event_bytes, &self.waiters))
+    }
+
+    /// Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with. `mcp_method` and `mcp_name` are the headers of
+    /// these names.
+    #[napi(catch_unwind)]
+    pub fn read_task_request(
+        head: Head,
+        mcp_method: Option<String>,
+        mcp_name: Option<String>,
+        body: JsBody<'_>,
+        json_response: bool,
+    ) -> Either<TaskRequest, Refusal> {
+        // Headers that came more than once are one value here, which agrees with no body.
+        let methods: Vec<&str> = mcp_method.iter().map(String::as_str).collect();
+        let names: Vec<&str> = mcp_name.iter().map(String::as_str).collect();
+        let head = TaskHead { head: head.head(), methods: &methods, names: &names, has_two_versions: false };
+        match task::read_request(&head, body_bytes(&body), json_response, DIALECT) {
+            Ok(request) => Either::A(TaskRequest(request)),
+            Err(refusal) => Either::B(Refusal::new(&refusal, DIALECT)),
+        }
+    }
+
+    /// Asks about a task of the server in the head. What may travel of the request is given as to `Session.relay`. Nothing where
+    /// nobody can tell whose request it is.
+    #[napi(catch_unwind)]
+    pub fn ask_task(
+        &self,
+        env: &Env,
+        request: &TaskRequest,
+        head: Head,
+        body: JsBody<'_>,
+        travelling: Option<Travelling>,
+    ) -> Result<Option<TaskQuery>> {
+        let relayed = travelling.map(|travelling| travelling.relayed(body_bytes(&body))).transpose()?;
+        let principal = Requester::principal(head.requester.as_ref(), &self.engine);
+        let server = head.server.as_deref().unwrap_or_default();
+        let query = principal
+            .ok()
+            .map(|principal| TaskQuery::new(&self.engine, server, request, principal.as_ref(), relayed, &self.waiters));
+        self.waiters.flush(env);
+        Ok(query)
+    }
+
+    /// Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does.
+    #[napi(catch_unwind)]
+    pub fn announce(content_type: Option<String>, answer: &[u8]) -> Announced {
+        tasks::announce(content_type.as_deref(), answer)
+    }
+
+    /// The answer to a request that has to declare that its client takes tasks.
+    #[napi(catch_unwind)]
+    pub fn missing_capability(body: JsBody<'_>) -> Refusal {
+        Refusal::new(&task::missing_capability().naming_request(body_bytes(&body)), DIALECT)
+    }
+
     /// A log for an SDK's own transport, in the engine's store.
     #[napi(catch_unwind)]
     pub fn hook_log(&self) -> HookLog {
@@ -285,7 +380,8 @@ impl Engine {
     /// The names of what a pace can say.
     #[napi]
     pub fn pace_options() -> Vec<String> {
-        PACE_OPTIONS.iter().map(|option| camel_case(option.name)).collect()
+        let flags = PACE_FLAGS.iter().map(|flag| flag.name);
+        PACE_OPTIONS.iter().map(|option| option.name).chain(flags).map(camel_case).collect()
     }
 
     /// The headers that say who sends a request.

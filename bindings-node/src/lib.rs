@@ -18,6 +18,7 @@ mod posted;
 mod probe;
 mod session;
 mod store;
+mod tasks;
 #[cfg(feature = "testing")]
 mod told;
 mod waiters;

@@ -45,6 +45,20 @@ pub struct Travelling {
     pub dropped: Vec<String>,
 }
 
+impl Travelling {
+    /// With the body.
+    pub(crate) fn relayed(self, body: &[u8]) -> Result<Relayed> {
+        let Self { method, headers, more, auth_json, dropped } = self;
+        let Some(method) = RelayedMethod::parse(&method) else {
+            return Err(invalid(format!("a {method} is not relayed")));
+        };
+        let pairs = headers.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1]));
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        let body = Bytes::copy_from_slice(body);
+        Ok(Relayed::new(method, body, pairs, &more, auth_json.as_deref()).without(dropped))
+    }
+}
+
 /// The late outcome of a message.
 #[napi(object, object_from_js = false)]
 pub struct Outcome {
@@ -199,14 +213,7 @@ impl Session {
         travelling: Travelling,
         json_response: bool,
     ) -> Result<Either<Connection, Refusal>> {
-        let Travelling { method, headers, more, auth_json, dropped } = travelling;
-        let Some(method) = RelayedMethod::parse(&method) else {
-            return Err(invalid(format!("a {method} is not relayed")));
-        };
-        let pairs = headers.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1]));
-        let more: Vec<&str> = more.iter().map(String::as_str).collect();
-        let body = Bytes::copy_from_slice(body_bytes(&body));
-        let relayed = Relayed::new(method, body, pairs, &more, auth_json.as_deref()).without(dropped);
+        let relayed = travelling.relayed(body_bytes(&body))?;
         let key = self.waiters.key();
         let relay = if json_response { SessionHandle::relay_json } else { SessionHandle::relay };
         let opened = relay(&self.handle, &admission.0, relayed, self.waiters.wake(), u64::from(key));

@@ -52,7 +52,7 @@ export interface EngineOptions extends StoreOptions {
    * then. Default 5,000.
    */
   drainWithinMs?: number;
-  /** A call that takes longer becomes a task. Calls become tasks in Python alone so far. 0 is every call. Default 1,000. */
+  /** A call that takes longer becomes a task, if its client takes tasks: docs/tasks.md. 0 is every call. Default 1,000. */
   taskAfterMs?: number;
   /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */
   storeWaitMs?: number;

@@ -59,6 +59,63 @@ export interface Travelling {
   dropped: string[];
 }
 
+/** What becomes of a POST. */
+export interface Routed {
+  route: 'pass' | 'steer' | 'discover' | 'call' | 'task' | 'listen' | 'undeclared';
+  /** The tool that it calls. */
+  tool?: string;
+  /** Whether it declares that its client takes tasks. */
+  takesTasks: boolean;
+}
+
+/** What the server's answer to `server/discover` says of tasks. */
+export interface Announced {
+  /** The server makes tasks itself. Absent where its answer cannot say so. */
+  byHost?: boolean;
+  /** The answer with the extension, where that was added. */
+  body?: string;
+}
+
+/**
+ * What travelled of a request that came to another process: its headers, each name in lower case and followed by its value,
+ * and what the SDK knew of its sender.
+ */
+export interface Travelled {
+  headers: string[];
+  authJson?: string;
+}
+
+/** What the host has to do for a call. */
+export interface TaskStep {
+  /** `body`, `begin`, `write` and `end` give the client something. Those of the core have its names. */
+  kind:
+    | 'body'
+    | 'begin'
+    | 'write'
+    | 'end'
+    | 'passOn'
+    | 'unlink'
+    | 'disconnect'
+    | 'kill'
+    | 'start'
+    | 'answer'
+    | 'refuse';
+  /** The HTTP status of a `body`. */
+  status?: number;
+  /** What is written, the call of a `start`, or the result of an `answer`. */
+  data?: Frames;
+  run?: number;
+  ask?: number;
+  /**
+   * The context of a `start`: the request about the task with this key, or one that came to another process. Without both it
+   * is that of the call.
+   */
+  request?: number;
+  travelled?: Travelled;
+  /** The value of `Mcp-Name` of a `start`. */
+  name?: string;
+}
+
 /** The late outcome of a message. */
 export interface Outcome {
   number: number;
@@ -331,6 +388,54 @@ export declare class Adopted {
   refuse(fault: string, why: string): void;
 }
 
+/** A call that the SDK is given once, or several times, and that may become a task. */
+export declare class TaskCall {
+  private constructor();
+  /** What the waiters know it as. It is woken when there are steps to do, and when it is over. */
+  get key(): number;
+  /** What the SDK is given at first. */
+  get body(): string;
+  /** The SDK's answer to a run begins. */
+  begin(run: number, status: number, contentType?: Maybe<string>): void;
+  /** The next bytes of it. */
+  data(run: number, chunk: Uint8Array): void;
+  /** Nothing more comes of a run. */
+  ended(run: number): void;
+  /** The handler asks its client: a JSON-RPC request. */
+  question(ask: number, requestJson: string): void;
+  /** The handler does not wait for the answer any more. */
+  withdrawn(ask: number): void;
+  /** The client of the call closed its connection. */
+  clientGone(): void;
+  /** What is to be done now, in order. To be asked again until there is nothing. */
+  takeSteps(): TaskStep[];
+  /** Whether nothing is left to do. */
+  get isOver(): boolean;
+  /** The host serves it no more. */
+  leave(): void;
+}
+
+/** A request about a task that is in order. */
+export declare class TaskRequest {
+  private constructor();
+  /** Whether it may have to go to another process. */
+  get mayTravel(): boolean;
+  /** The answer where nobody can tell whose request it is: as for a task that is not there. */
+  unknown(): Refusal;
+}
+
+/** A request about a task. */
+export declare class TaskQuery {
+  private constructor();
+  /** What the waiters know it as, also the call that is to be served because of it. */
+  get key(): number;
+  /**
+   * The next answer: the body, or a `Refusal`; or a `TaskCall` that the host serves from now on, and the answer follows. Null
+   * where there is none yet.
+   */
+  take(): string | Refusal | TaskCall | null;
+}
+
 /** A log by the names that an SDK gives its streams. */
 export declare class HookLog {
   private constructor();
@@ -377,7 +482,7 @@ export declare class Engine {
    */
   constructor(
     store: Maybe<Store>,
-    options: Record<string, number | string | Record<string, Record<string, number>>>,
+    options: Record<string, number | string | Record<string, Record<string, number | boolean>>>,
     resolve: (keys: number[]) => void,
     log: (level: 'error' | 'warn' | 'info' | 'debug', line: string) => void,
     signal: () => void,
@@ -446,6 +551,36 @@ export declare class Engine {
   steer(body: Body, requested: string): Refusal;
   /** Notes that such a request is left to the SDK. */
   leftToSdk(requested: string): void;
+  /**
+   * What becomes of a POST with this version header. `steers` says whether clients are steered, `standsAside` whether the
+   * server makes tasks itself. Null for what is no message of a revision that is known.
+   */
+  routePost(version: Maybe<string>, body: Body, steers: boolean, standsAside: boolean): Routed | null;
+  /**
+   * Takes a call that the SDK is given now, and that may become a task. Null where it cannot: it is no request, or nobody can
+   * tell whose it is.
+   */
+  openCall(head: Head, body: Body, tool: Maybe<string>, takesStreams: boolean): TaskCall | null;
+  /**
+   * Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with. `mcpMethod` and `mcpName` are the headers
+   * of these names.
+   */
+  static readTaskRequest(
+    head: Head,
+    mcpMethod: Maybe<string>,
+    mcpName: Maybe<string>,
+    body: Body,
+    jsonResponse: boolean,
+  ): TaskRequest | Refusal;
+  /**
+   * Asks about a task of the server in the head. What may travel of the request is given as to `Session.relay`. Null where
+   * nobody can tell whose request it is.
+   */
+  askTask(request: TaskRequest, head: Head, body: Body, travelling: Maybe<Travelling>): TaskQuery | null;
+  /** Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does. */
+  static announce(contentType: Maybe<string>, answer: Uint8Array): Announced;
+  /** The answer to a request that has to declare that its client takes tasks. */
+  static missingCapability(body: Body): Refusal;
   /** A log for an SDK's own transport, in the engine's store. */
   hookLog(): HookLog;
   /**

@@ -20,25 +20,27 @@ export interface PaceOptions {
   heartbeatMs?: number;
   /** How long the finished stream, or task, stays readable. */
   retentionMs?: number;
-  /** A call that takes longer becomes a task. Calls become tasks in Python alone so far. 0 is every call. */
+  /** A call that takes longer becomes a task, if its client takes tasks: docs/tasks.md. 0 is every call. */
   taskAfterMs?: number;
+  /** Only clients that take tasks may call the tool. Default false. */
+  requiresTask?: boolean;
 }
 
 const isObject = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /** The option `pace`; what its values may be the native half says. */
-export function checkedPaces(paces: unknown): Record<string, Record<string, number>> {
+export function checkedPaces(paces: unknown): Record<string, Record<string, number | boolean>> {
   if (!isObject(paces) || !Object.values(paces).every(isObject)) {
     invalid('pace must be an object that gives names of tools their paces, like { render_frame: { retryMs: 5000 } }');
   }
   for (const [pattern, pace] of Object.entries(paces as Record<string, object>)) {
     checkNames(pace, PACE_OPTIONS, `the pace '${pattern}'`);
     for (const [name, value] of Object.entries(pace)) {
-      if (typeof value !== 'number' || !(value >= 0)) {
+      if (typeof value !== 'boolean' && (typeof value !== 'number' || !(value >= 0))) {
         invalid(`${name} of the pace '${pattern}' must be a number that is not negative`);
       }
     }
   }
-  return paces as Record<string, Record<string, number>>;
+  return paces as Record<string, Record<string, number | boolean>>;
 }

@@ -12,6 +12,7 @@ import { checkedPaces } from './pace.mjs';
 import type { Exchange } from './server/exchange.mjs';
 import { checkPrincipal, IDENTITY_HEADERS, type Principal } from './server/requester.mjs';
 import type { Seam } from './server/seam.mjs';
+import type { Origin } from './server/tasks/origin.mjs';
 import { checkServerName } from './server/transport-options.mjs';
 import { boundsOf, storeOf } from './store/open.mjs';
 import type { HostStore } from './store/user-store.mjs';
@@ -176,6 +177,8 @@ export class Runtime {
   readonly hostStore: HostStore | undefined;
   /** Whether an EventStore of ours has it. */
   readonly isOfEventStore: boolean;
+  /** The requests about tasks that have no answer yet, by their keys. */
+  readonly asking = new Map<number, Origin>();
   /** The user's function that names who sends a request. */
   readonly principal: Principal | undefined;
   /** The headers that are relayed beside those that always are. */

@@ -22,10 +22,11 @@ import { hasLostId, namingBody } from './body.mjs';
 import type { Exchange, Face, Handlers } from './exchange.mjs';
 import { answer, refusalOf } from './refusal.mjs';
 import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
-import type { HandlingSdk, NodeHandler, StockClass } from './sdk.mjs';
+import type { FetchHandler, HandlingSdk, NodeHandler, StockClass } from './sdk.mjs';
 import { checkGiven, ofSessions, only, readBy } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
-import type { OwnOptions } from './transport-options.mjs';
+import { Tasks } from './tasks/tasks.mjs';
+import { identityOf, type OwnOptions } from './transport-options.mjs';
 
 interface ListChange {
   capability: 'tools' | 'prompts' | 'resources';
@@ -40,7 +41,7 @@ const LIST_CHANGES: { [Kind in ServerEvent['kind']]?: ListChange } = {
 
 /** An SDK line that has `createMcpHandler`. */
 type HandlerSdk = HandlingSdk<McpRequestContext> &
-  Pick<typeof server, 'classifyInboundRequest' | 'createMcpHandler' | 'isJsonContentType'>;
+  Pick<typeof server, 'Server' | 'classifyInboundRequest' | 'createMcpHandler' | 'isJsonContentType'>;
 
 /** What a factory makes. */
 type Made = Awaited<ReturnType<McpServerFactory>>;
@@ -90,6 +91,7 @@ class Handler {
   #modernNode: NodeHandler;
   #preferResumable: boolean;
   #runtime: Runtime;
+  #tasks: Tasks;
   #unsubscribe: () => void;
   #forget: () => void;
   /** Every request is left to the SDK: its own classes serve, or the handler is closed. */
@@ -113,13 +115,28 @@ class Handler {
     this.#sdk = sdk;
     this.#leavesAll = isStock(sdk);
     this.#preferResumable = preferResumable && !this.#leavesAll;
-    this.#modern = sdk.createMcpHandler(factory, {
+    const make: McpServerFactory = async (context) => {
+      const made = await factory(context);
+      this.#tasks.made(made, context.requestInfo);
+      return made;
+    };
+    this.#modern = sdk.createMcpHandler(this.#leavesAll ? factory : make, {
       ...only(options, names),
       ...(!this.#leavesAll && { legacy: 'reject' }),
     });
     this.#modernNode = sdk.nodeHandler(this.#modern, { onerror, maxRequestBodySize });
     this.#router = new SessionRouter(sdk, factory, ofSessions(options), transports);
-    this.#runtime = runtimeFor(options);
+    const runtime = runtimeFor(options);
+    this.#runtime = runtime;
+    this.#tasks = new Tasks(sdk, {
+      runtime,
+      identity: identityOf(runtime, options),
+      modern: this.#modern as FetchHandler,
+      steers: this.#preferResumable,
+      givesStreams: options.responseMode !== 'json',
+      onerror,
+      maxRequestBodySize,
+    });
     this.#unsubscribe = this.#modern.bus.subscribe((event) => this.#listChanged(event));
     this.#forget = noteHandler(this.#preferResumable);
   }
@@ -159,20 +176,36 @@ class Handler {
             refusalOf(this.#sdk.major, 'invalid_message', undefined, namingBody(exchange)),
           );
         }
-        const route = this.#classify(exchange);
-        if (route.kind === 'modern') {
-          const revision = route.classification.revision ?? 'unknown';
-          if (this.#preferResumable) {
-            return this.#steer(exchange, revision);
-          }
-          this.#runtime.engine.leftToSdk(revision);
-        }
-        if (route.kind !== 'legacy') {
-          return this.#leave(exchange);
+        const outcome = this.#classify(exchange);
+        if (outcome.kind !== 'legacy') {
+          return this.#routeModern(exchange, outcome);
         }
       }
     }
     return this.#router.route(exchange);
+  }
+
+  /** Answers a POST of 2026-07-28, or what claims to be one. */
+  async #routeModern(exchange: Exchange, outcome: server.InboundClassificationOutcome): Promise<void> {
+    const routed = await this.#tasks.route(exchange);
+    if (routed?.route === 'task') {
+      return this.#tasks.serve(exchange, routed);
+    }
+    if (outcome.kind !== 'modern') {
+      return this.#leave(exchange);
+    }
+    const revision = outcome.classification.revision ?? 'unknown';
+    const { route = this.#preferResumable ? 'steer' : 'pass', takesTasks = false } = routed ?? {};
+    if (route === 'steer') {
+      return this.#steer(exchange, revision);
+    }
+    const isOurs = route === 'call' || route === 'undeclared';
+    if (!this.#preferResumable && !takesTasks && !isOurs) {
+      this.#runtime.engine.leftToSdk(revision);
+    }
+    return routed !== null && (isOurs || route === 'discover')
+      ? this.#tasks.serve(exchange, routed)
+      : this.#leave(exchange);
   }
 
   #classify(exchange: Exchange): server.InboundClassificationOutcome {
@@ -211,6 +244,7 @@ class Handler {
     this.#leavesAll = true;
     this.#unsubscribe();
     this.#forget();
+    this.#tasks.close();
     await Promise.all([this.#modern.close(), this.#router.close()]);
   }
 }

@@ -38,7 +38,7 @@ function jsonOf(auth: object, name: string): string | undefined {
 }
 
 /** The auth object of a relayed request. The SDKs' types have a token in it: it is empty. */
-function authOf(json: string | null): unknown {
+export function authOf(json: string | null): unknown {
   const facts: unknown = json === null ? undefined : JSON.parse(json);
   if (typeof facts !== 'object' || facts === null) {
     return undefined;

@@ -1,0 +1,209 @@
+// A call that may become a task: does what the engine says, and tells it what comes of that.
+import type { TaskCall as NativeCall, TaskStep } from '../../native.mjs';
+import type { Runtime, Waiter } from '../../runtime.mjs';
+import type { FetchHandler } from '../sdk.mjs';
+import { Origin } from './origin.mjs';
+import type { Asked } from './questions.mjs';
+import { Reply } from './reply.mjs';
+import { Run, type RunListener } from './run.mjs';
+
+const METHOD = 'tools/call';
+
+/** What the calls of one handler share. */
+export interface CallContext {
+  runtime: Runtime;
+  /** What serves requests of 2026-07-28. */
+  sdk: FetchHandler;
+  /** The calls that are served. */
+  open: Set<TaskedCall>;
+  /** Something failed that nobody else hears of. */
+  failed(error: unknown): void;
+}
+
+/** The runs, by the request that the SDK has. */
+export const runOf = new WeakMap<Request, { asked: Asked; signal: AbortSignal }>();
+
+export class TaskedCall implements Waiter, RunListener, Asked {
+  scheduled = false;
+  #context: CallContext;
+  #native: NativeCall;
+  /** The call's own request; of one that another process began, the request because of which it is served here. */
+  #origin: Origin;
+  #reply: Reply | undefined;
+  #runs = new Map<number, Run>();
+  /** Who waits for the answers to the handlers' questions. */
+  #asks = new Map<number, (result: unknown) => void>();
+  #lastAsk = 0;
+  #onOver: () => void;
+  /** The handler is closed. */
+  #isLeft = false;
+
+  constructor(context: CallContext, native: NativeCall, origin: Origin, onOver: () => void) {
+    this.#context = context;
+    this.#native = native;
+    this.#origin = origin;
+    this.#onOver = onOver;
+    context.open.add(this);
+  }
+
+  /** Gives the SDK the call that `request` brought. Resolves to the answer, as soon as its head is known. */
+  answer(request: Request): Promise<Response> {
+    this.#reply = new Reply(request.signal, () => this.#input(() => this.#native.clientGone()));
+    this.#start(0, this.#native.body, this.#origin, request.headers.get('mcp-name') ?? undefined);
+    this.pump();
+    return this.#reply.response;
+  }
+
+  begun(run: number, status: number, contentType: string | undefined): void {
+    this.#input(() => this.#native.begin(run, status, contentType));
+  }
+
+  data(run: number, chunk: Uint8Array): void {
+    this.#input(() => this.#native.data(run, chunk));
+  }
+
+  ended(run: number): void {
+    this.#input(() => this.#native.ended(run));
+    this.#runs.delete(run);
+  }
+
+  ask(request: object, answered: (result: unknown) => void): number {
+    this.#lastAsk += 1;
+    const ask = this.#lastAsk;
+    this.#asks.set(ask, answered);
+    this.#input(() => this.#native.question(ask, JSON.stringify(request)));
+    return ask;
+  }
+
+  withdraw(ask: number): void {
+    this.#asks.delete(ask);
+    this.#input(() => this.#native.withdrawn(ask));
+  }
+
+  /** A question has its answer, or cannot be asked. */
+  #answered(ask: number, result?: unknown): void {
+    const answered = this.#asks.get(ask);
+    this.#asks.delete(ask);
+    answered?.(result);
+  }
+
+  failed(error: unknown): void {
+    this.#context.failed(error);
+  }
+
+  /** Tells the engine something, and does what follows. */
+  #input(tell: () => void): void {
+    try {
+      tell();
+    } catch (error) {
+      this.failed(error);
+    }
+    this.pump();
+  }
+
+  /** Does what there is to do. */
+  pump(): void {
+    try {
+      for (let steps = this.#native.takeSteps(); steps.length > 0; steps = this.#native.takeSteps()) {
+        steps.forEach((step) => this.#attempt(step));
+      }
+      this.#context.runtime.armDue();
+      if (this.#native.isOver || (this.#isLeft && this.#reply?.isGiven !== false)) {
+        this.#context.open.delete(this);
+        this.#onOver();
+      }
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+
+  #attempt(step: TaskStep): void {
+    try {
+      this.#do(step);
+    } catch (error) {
+      // One that fails must not keep the others from theirs.
+      this.failed(error);
+    }
+  }
+
+  #do({ kind, run = 0, ask = 0, status = 200, data = '', ...step }: TaskStep): void {
+    switch (kind) {
+      case 'body':
+        this.#settled()?.whole(status, data);
+        break;
+      case 'begin':
+        this.#settled()?.begin();
+        break;
+      case 'write':
+        this.#reply?.write(data);
+        break;
+      case 'end':
+        this.#reply?.end();
+        break;
+      case 'unlink':
+        this.#settled()?.unlink();
+        break;
+      case 'passOn':
+        this.#passOn();
+        break;
+      case 'disconnect':
+        this.#runs.get(run)?.disconnect();
+        break;
+      case 'kill':
+        this.#runs.get(run)?.kill();
+        break;
+      case 'start':
+        this.#start(run, String(data), this.#originOf(step), step.name);
+        break;
+      case 'answer':
+        this.#answered(ask, JSON.parse(String(data)));
+        break;
+      case 'refuse':
+        this.#answered(ask);
+        break;
+    }
+  }
+
+  /** The reply, now that the SDK's answer is not passed on any more. */
+  #settled(): Reply | undefined {
+    this.#runs.get(0)?.settle();
+    return this.#reply;
+  }
+
+  #passOn(): void {
+    const run = this.#runs.get(0);
+    if (run !== undefined) {
+      this.#reply?.unlink();
+      this.#reply?.give(run.passOn());
+    }
+  }
+
+  /** Whose credentials, and whose context, a round has. */
+  #originOf({ request, travelled }: Pick<TaskStep, 'request' | 'travelled'>): Origin {
+    if (travelled !== undefined) {
+      return Origin.travelled(travelled, this.#origin.url);
+    }
+    return (request === undefined ? undefined : this.#context.runtime.asking.get(request)) ?? this.#origin;
+  }
+
+  #start(number: number, call: string, origin: Origin, name: string | undefined): void {
+    const run = new Run(number, this);
+    this.#runs.set(number, run);
+    try {
+      const request = origin.request(run.signal, METHOD, name, this.#origin);
+      const message: unknown = JSON.parse(call);
+      runOf.set(request, { asked: this, signal: run.over });
+      origin.run(() => run.start(this.#context.sdk, request, message, origin));
+    } catch (error) {
+      this.failed(error);
+      run.kill();
+    }
+  }
+
+  /** The handler is closed: nobody serves the call any more. A client that waits for an answer gets one. */
+  leave(): void {
+    this.#isLeft = true;
+    this.#runs.forEach((run) => run.disconnect());
+    this.#input(() => this.#native.leave());
+  }
+}
