@@ -228,6 +228,21 @@ async def test_any_process_answers_for_a_task(tmp_path: Any) -> None:
         assert text_of((await there.ended(task))["result"]) == '{"name":"Ann"}'
 
 
+async def test_a_round_runs_whichever_process_has_its_last_answer(tmp_path: Any, kind: Kind) -> None:
+    if kind.name != "mcp2":
+        pytest.skip("its server has no tool of rounds")
+    with pair_on(KIND, f"sqlite:{tmp_path / 'events.db'}", engine=SOON) as (first, second):
+        here, there = Modern(first.port), Modern(second.port)
+        plan = {"token": "t", "facts": str(tmp_path / "facts"), "ms": 300, "rounds": 2}
+        task = await here.begin("tasked", {"plan": plan})
+        for client in (there, here):
+            ((key, _),) = (await client.asked(task)).items()
+            await client.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
+        told = await there.ended(task)
+        assert told["status"] == "completed", told
+        assert text_of(told["result"]) == "t Ann Ann"
+
+
 async def test_a_task_whose_process_is_killed_has_failed(tmp_path: Any) -> None:
     place = f"sqlite:{tmp_path / 'events.db'}"
     engine = {**SOON, "owner_lost_ms": 1_000}
