@@ -6,7 +6,7 @@ use bytes::Bytes;
 use napi::bindgen_prelude::{Either, Either3, Env, Function};
 use napi_derive::napi;
 use tailrope_core::engine::{self, OutgoingKind, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms, Turn};
+use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::store::{HostReplay, HostRequest};
 
@@ -17,10 +17,8 @@ use crate::convert::{JsRequestId, Result, internal, invalid, number, payload, re
 use crate::posted::Posted;
 use crate::waiters::Waiters;
 
-/// The host writes what there is.
-const FLUSH: f64 = -1.0;
 /// The sender lets the event loop turn.
-const YIELD: f64 = -2.0;
+const YIELD: f64 = -1.0;
 
 /// An open session.
 #[napi]
@@ -251,11 +249,10 @@ impl Session {
     }
 
     /// Sends a notification. `related` is the request that it belongs to; without one it goes to the
-    /// standalone stream. `since_ms` is how long ago the sender last wrote or let the event loop turn, `has_paused` says
-    /// whether the loop has turned since then.
+    /// standalone stream. `since_ms` is how long the event loop has not turned, as far as the sender knows.
     ///
-    /// Returns nothing when it is stored, -1 where the host then writes what there is, and -2 where the sender lets the
-    /// event loop turn; otherwise the number of its late outcome.
+    /// Returns nothing when it is stored, and -1 where the sender then lets the event loop turn; otherwise the number of its
+    /// late outcome.
     #[napi(catch_unwind)]
     pub fn notify(
         &self,
@@ -263,16 +260,15 @@ impl Session {
         related: Option<JsRequestId>,
         payload_json: String,
         since_ms: u32,
-        has_paused: bool,
     ) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Notification, None, related, payload_json, turn(since_ms, has_paused))
+        self.send(env, OutgoingKind::Notification, None, related, payload_json, u64::from(since_ms))
     }
 
     /// Sends a response. Never throws for the store: the engine answers for a response that was not
     /// stored.
     #[napi(catch_unwind)]
     pub fn respond(&self, env: &Env, id: JsRequestId, payload_json: String) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Response, Some(id), None, payload_json, Turn::default())
+        self.send(env, OutgoingKind::Response, Some(id), None, payload_json, 0)
     }
 
     /// Sends a request to the client. Otherwise as `notify`.
@@ -284,9 +280,8 @@ impl Session {
         related: Option<JsRequestId>,
         payload_json: String,
         since_ms: u32,
-        has_paused: bool,
     ) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Request, Some(id), related, payload_json, turn(since_ms, has_paused))
+        self.send(env, OutgoingKind::Request, Some(id), related, payload_json, u64::from(since_ms))
     }
 
     /// Late outcomes.
@@ -442,25 +437,19 @@ impl Session {
         id: Option<JsRequestId>,
         related: Option<JsRequestId>,
         payload_json: String,
-        turn: Turn,
+        since_ms: u64,
     ) -> Result<Option<f64>> {
         let id = id.map(request_id).transpose()?;
         let related = related.map(request_id).transpose()?;
         let payload = payload(payload_json);
         let message = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
-        let sent = self.handle.send_in_turn(message, turn);
+        let sent = self.handle.send_in_turn(message, since_ms);
         self.waiters.flush(env);
         match sent {
             Ok((Sent::Pending(number_of), _)) => Ok(Some(number(number_of))),
             Ok((_, Pause::None)) => Ok(None),
-            Ok((_, Pause::Flush)) => Ok(Some(FLUSH)),
             Ok((_, Pause::Yield)) => Ok(Some(YIELD)),
             Err(error) => Err(to_js_error(&error)),
         }
     }
-}
-
-/// What the host knows of its event loop when a handler sends.
-fn turn(since_ms: u32, has_paused: bool) -> Turn {
-    Turn { since_ms: u64::from(since_ms), has_paused }
 }

@@ -236,23 +236,16 @@ export declare class Session {
   received(admission: Admission): void;
   /**
    * Sends a notification. `related` is the request that it belongs to; without one it goes to the standalone stream.
-   * `sinceMs` is how long ago the sender last wrote or let the event loop turn, `hasPaused` says whether the loop has turned
-   * since then.
+   * `sinceMs` is how long the event loop has not turned, as far as the sender knows.
    *
-   * Returns nothing when it is stored, -1 where the host then writes what there is, and -2 where the sender lets the event
-   * loop turn; otherwise the number of its late outcome.
+   * Returns nothing when it is stored, and -1 where the sender then lets the event loop turn; otherwise the number of its
+   * late outcome.
    */
-  notify(related: Maybe<RequestId>, payloadJson: string, sinceMs: number, hasPaused: boolean): number | null;
+  notify(related: Maybe<RequestId>, payloadJson: string, sinceMs: number): number | null;
   /** Sends a response. Never throws for the store: the engine answers for a response that was not stored. */
   respond(id: RequestId, payloadJson: string): number | null;
   /** Sends a request to the client. Otherwise as `notify`. */
-  ask(
-    id: RequestId,
-    related: Maybe<RequestId>,
-    payloadJson: string,
-    sinceMs: number,
-    hasPaused: boolean,
-  ): number | null;
+  ask(id: RequestId, related: Maybe<RequestId>, payloadJson: string, sinceMs: number): number | null;
   /** Late outcomes. */
   takeOutcomes(): Outcome[];
   /** What the host's own store has to do. */

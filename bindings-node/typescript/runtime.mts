@@ -293,13 +293,12 @@ export class Runtime {
     if (this.#ready.push(waiter) === 1) {
       setImmediate(() => {
         this.turn += 1;
-        this.flush();
+        this.#flush();
       });
     }
   }
 
-  /** Writes what this turn has so far. */
-  flush(): void {
+  #flush(): void {
     const ready = this.#ready;
     this.#ready = [];
     for (const waiter of ready) {
