@@ -10,7 +10,7 @@ use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Te
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::store::{HostReplay, HostRequest};
 
-use crate::admission::{Admission, Head, JsBody, Refusal, Requester, body_bytes};
+use crate::admission::{Admission, JsBody, Refusal, Requester, body_bytes, head_of};
 use crate::adopted::Offer;
 use crate::connection::Connection;
 use crate::convert::{JsRequestId, Result, internal, invalid, number, payload, request_id, spelled, to_js_error};
@@ -117,11 +117,19 @@ impl Session {
 
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
     #[napi(catch_unwind)]
-    pub fn admit(&self, env: &Env, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
+    pub fn admit(
+        &self,
+        env: &Env,
+        head: String,
+        server: Option<String>,
+        requester: Option<Requester>,
+        body: JsBody<'_>,
+        json_response: bool,
+    ) -> Either<Admission, Refusal> {
+        let (head, server, body) = (head_of(&head), server.as_deref(), body_bytes(&body));
         let admitted = self.on_terms(json_response, |terms| {
-            Requester::read(head.requester.as_ref(), |requester| {
-                let (server, body) = (head.server.as_deref(), body_bytes(&body));
-                self.handle.admit(&Request { head: head.head(), requester, server, body }, terms)
+            Requester::read(requester.as_ref(), |requester| {
+                self.handle.admit(&Request { head, requester, server, body }, terms)
             })
         });
         match admitted {
@@ -134,18 +142,21 @@ impl Session {
     }
 
     /// Examines an HTTP request, and opens the connection that it asks for: a `Connection`, or a `Refusal`. An `Admission` where the
-    /// host has something to do first: for what asks for no connection, for a call that is more than requests, and for a call that is
-    /// not to be opened by `opens_calls`, which is asked when the call is admitted.
+    /// host has something to do first: for what asks for no connection, for a call that is more than requests, and for a call that
+    /// `opens_call` does not open, which is asked when the call is admitted.
+    #[allow(clippy::too_many_arguments, reason = "what the host knows of the request, in one crossing")]
     #[napi(catch_unwind)]
     pub fn enter(
         &self,
         env: &Env,
-        head: Head,
+        head: String,
+        server: Option<String>,
+        requester: Option<Requester>,
         body: JsBody<'_>,
         json_response: bool,
-        opens_calls: Either<bool, Function<'_, (), bool>>,
+        opens_call: Function<'_, (), bool>,
     ) -> Result<Either3<Connection, Admission, Refusal>> {
-        let admission = match self.admit(env, head, body, json_response) {
+        let admission = match self.admit(env, head, server, requester, body, json_response) {
             Either::A(admission) => admission,
             Either::B(refusal) => return Ok(Either3::C(refusal)),
         };
@@ -154,12 +165,7 @@ impl Session {
             Action::Call => false,
             _ => return Ok(Either3::B(admission)),
         };
-        let opens = is_reader
-            || admission.is_plain_call()
-                && match opens_calls {
-                    Either::A(opens) => opens,
-                    Either::B(asked) => asked.call(()).map_err(internal)?,
-                };
+        let opens = is_reader || admission.is_plain_call() && opens_call.call(()).map_err(internal)?;
         if !opens {
             return Ok(Either3::B(admission));
         }
