@@ -293,12 +293,13 @@ export class Runtime {
     if (this.#ready.push(waiter) === 1) {
       setImmediate(() => {
         this.turn += 1;
-        this.#flush();
+        this.flush();
       });
     }
   }
 
-  #flush(): void {
+  /** Writes what this turn has so far. */
+  flush(): void {
     const ready = this.#ready;
     this.#ready = [];
     for (const waiter of ready) {

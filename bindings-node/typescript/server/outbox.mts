@@ -9,6 +9,8 @@ import type { Message, RequestId } from './sdk.mjs';
 
 /** What the engine answers where the sender has to let the event loop turn (F-46). */
 const YIELD = -1;
+/** In characters. A message that is larger may push those before it out of their log. */
+const LARGE = 64 << 10;
 
 /** Sends the messages of one session's server. */
 export class Outbox {
@@ -18,11 +20,13 @@ export class Outbox {
   /** The last turn of the event loop in which something was sent, and since when it is known. */
   #turn: number | undefined;
   #turnedAt = 0;
+  #large: number;
 
   constructor(runtime: Runtime, session: Session, outcomes: Outcomes | undefined) {
     this.#runtime = runtime;
     this.#session = session;
     this.#outcomes = outcomes;
+    this.#large = Math.min(LARGE, runtime.options.maxBytesPerStream / 4);
   }
 
   /** Stores one message on the stream that it belongs to, before anything of it is sent. */
@@ -32,9 +36,9 @@ export class Outbox {
     let number: number | null;
     try {
       if (isResponse) {
-        number = this.#session.respond(checkAnswers(id), responseText(message, id));
+        number = this.#session.respond(checkAnswers(id), this.#behindOthers(responseText(message, id)));
       } else {
-        const payload = JSON.stringify(message);
+        const payload = this.#behindOthers(JSON.stringify(message));
         const sinceMs = this.#sinceMs();
         number =
           id === undefined
@@ -52,6 +56,14 @@ export class Outbox {
       // The engine answers the client for a response that was not stored.
       await (isResponse ? stored.catch(() => {}) : stored);
     }
+  }
+
+  /** Has readers get what was sent before a large message. */
+  #behindOthers(payload: string): string {
+    if (payload.length >= this.#large) {
+      this.#runtime.flush();
+    }
+    return payload;
   }
 
   /** How long the event loop has not turned, as far as this session knows. */
