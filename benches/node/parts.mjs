@@ -137,23 +137,26 @@ async function schema(flavor) {
 /** The calls into the engine that an echo and an event make. */
 async function engineAlone() {
   const { Engine, Store } = await import('../../bindings-node/lib/native.mjs');
+  const { headOf } = await import('../../bindings-node/lib/server/head.mjs');
   const store = new Store('memory:', { maxEventsPerStream: 50_000 });
   const engine = new Engine(store, { keepAliveMs: 0 }, ...Array(3).fill(() => {}));
   const session = engine.openSession('alone', '', undefined, 2, [REVISION], 10);
-  const head = { method: 'POST', accept: 'application/json, text/event-stream', contentType: 'application/json' };
+  const head = (...inSession) =>
+    headOf('POST', 'application/json, text/event-stream', 'application/json', ...inSession, undefined);
   const answer = (connection, id) => {
     session.respond(id, `{"jsonrpc":"2.0","id":${id},"result":{"content":[{"type":"text","text":"hello"}]}}`);
-    while (!connection.poll(1 << 18).end);
+    while (connection.poll(1 << 18)[1] !== -2);
     connection.lost();
   };
   const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"${REVISION}"}}`;
-  answer(session.open(engine.admit(head, initialize, false, 2, [REVISION]), false), 0);
-  const inSession = { ...head, sessionId: 'alone', protocolVersion: REVISION };
+  answer(session.open(engine.admit(head(undefined, undefined), undefined, initialize, false, 2, [REVISION]), false), 0);
+  const inSession = head(REVISION, 'alone');
+  const opensCall = () => true;
   const params = JSON.stringify(call(1, 'echo', { text: 'hello' }).params);
   let id = 0;
   const open = () => {
     const text = `{"jsonrpc":"2.0","id":${++id},"method":"tools/call","params":${params}}`;
-    return session.enter(inSession, text, false, true);
+    return session.enter(inSession, '', undefined, text, false, opensCall);
   };
   const echo = (times) => {
     for (let i = 0; i < times; i++) {
@@ -164,7 +167,7 @@ async function engineAlone() {
   const emit = (times) => {
     const connection = open();
     for (let i = 1; i <= times; i++) {
-      session.notify(id, `{"jsonrpc":"2.0","method":"notifications/progress","params":${event}}`, 0, true);
+      session.notify(id, `{"jsonrpc":"2.0","method":"notifications/progress","params":${event}}`, 0);
       if (i % 128 === 0) {
         connection.poll(1 << 18);
       }

@@ -15,7 +15,7 @@ use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
 use tailrope_core::store::{HostStore, SessionId};
 use tailrope_core::task::{self, TaskHead};
 
-use crate::admission::{Admission, Head, JsBody, Refusal, Requester, body_bytes};
+use crate::admission::{Admission, JsBody, Refusal, Requester, body_bytes, head_of};
 use crate::convert::{
     JsRequestId, PacesByName, Result, camel_case, dialect, internal, invalid, number, number_option, paces, request_id,
     to_js_error,
@@ -116,11 +116,13 @@ impl Engine {
 
     /// Examines a request to a transport that has no session yet: an `Admission` of the `initialize`
     /// that opens it, or the `Refusal` to answer with.
+    #[allow(clippy::too_many_arguments, reason = "what the host knows of the request, in one crossing")]
     #[napi(catch_unwind)]
     pub fn admit(
         &self,
         env: &Env,
-        head: Head,
+        head: String,
+        requester: Option<Requester>,
         body: JsBody<'_>,
         json_response: bool,
         sdk_major: u32,
@@ -130,11 +132,11 @@ impl Engine {
         let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
         let context = Context { session_id: "", json_response, paced: false };
         let body = body_bytes(&body);
-        if Requester::principal(head.requester.as_ref(), &self.engine).is_err() {
+        if Requester::principal(requester.as_ref(), &self.engine).is_err() {
             self.waiters.flush(env);
             return Ok(Either::B(Refusal::new(&Fault::Unidentified.refusal_of(dialect, body), dialect)));
         }
-        let head = head.head();
+        let head = head_of(&head);
         Ok(match admit_with_versions(&head, body, &context, dialect, &versions) {
             Ok(operation) => Either::A(Admission(exchange::Admission::new(operation, &head, body))),
             Err(refusal) => Either::B(Refusal::new(&refusal, dialect)),
@@ -188,30 +190,32 @@ impl Engine {
 
     /// Looks up a session of this server that lives in another process, or lived in one, for its requester, and the stream that a GET is to go
     /// on with. The key of the `LookUp` is woken when it can be taken. None where nobody can tell whose request it is.
+    #[allow(clippy::too_many_arguments, reason = "what the host knows of the request, in one crossing")]
     #[napi(catch_unwind)]
     pub fn look_up_session(
         &self,
         env: &Env,
         id: String,
-        head: Head,
+        head: String,
+        server: String,
+        requester: Option<Requester>,
         sdk_major: u32,
         versions: Vec<String>,
     ) -> Result<Option<LookUp>> {
         let dialect = dialect(sdk_major)?;
-        let Ok(principal) = Requester::principal(head.requester.as_ref(), &self.engine) else {
+        let Ok(principal) = Requester::principal(requester.as_ref(), &self.engine) else {
             self.waiters.flush(env);
             return Ok(None);
         };
         let served: Vec<&str> = versions.iter().map(String::as_str).collect();
         let context = Context { session_id: &id, json_response: false, paced: false };
         // A reader that is going to be refused takes the stream from nobody.
-        let last_event_id = match admit_with_versions(&head.head(), b"", &context, dialect, &served) {
+        let last_event_id = match admit_with_versions(&head_of(&head), b"", &context, dialect, &served) {
             Ok(Operation::Resume(last_event_id)) => Some(last_event_id),
             _ => None,
         };
         let key = self.waiters.key();
         let wake = self.waiters.wake();
-        let server = head.server.unwrap_or_default();
         let (principal, last) = (principal.as_ref(), last_event_id.as_deref());
         let looked_up =
             self.engine.look_up_session(SessionId::new(&server, &id), principal, last, dialect, wake, u64::from(key));

@@ -6,21 +6,19 @@ use bytes::Bytes;
 use napi::bindgen_prelude::{Either, Either3, Env, Function};
 use napi_derive::napi;
 use tailrope_core::engine::{self, OutgoingKind, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms, Turn};
+use tailrope_core::exchange::{Action, Pause, Relayed, RelayedMethod, Request, Terms};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::store::{HostReplay, HostRequest};
 
-use crate::admission::{Admission, Head, JsBody, Refusal, Requester, body_bytes};
+use crate::admission::{Admission, JsBody, Refusal, Requester, body_bytes, head_of};
 use crate::adopted::Offer;
 use crate::connection::Connection;
 use crate::convert::{JsRequestId, Result, internal, invalid, number, payload, request_id, spelled, to_js_error};
 use crate::posted::Posted;
 use crate::waiters::Waiters;
 
-/// The host writes what there is.
-const FLUSH: f64 = -1.0;
 /// The sender lets the event loop turn.
-const YIELD: f64 = -2.0;
+const YIELD: f64 = -1.0;
 
 /// An open session.
 #[napi]
@@ -133,11 +131,19 @@ impl Session {
 
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with.
     #[napi(catch_unwind)]
-    pub fn admit(&self, env: &Env, head: Head, body: JsBody<'_>, json_response: bool) -> Either<Admission, Refusal> {
+    pub fn admit(
+        &self,
+        env: &Env,
+        head: String,
+        server: Option<String>,
+        requester: Option<Requester>,
+        body: JsBody<'_>,
+        json_response: bool,
+    ) -> Either<Admission, Refusal> {
+        let (head, server, body) = (head_of(&head), server.as_deref(), body_bytes(&body));
         let admitted = self.on_terms(json_response, |terms| {
-            Requester::read(head.requester.as_ref(), |requester| {
-                let (server, body) = (head.server.as_deref(), body_bytes(&body));
-                self.handle.admit(&Request { head: head.head(), requester, server, body }, terms)
+            Requester::read(requester.as_ref(), |requester| {
+                self.handle.admit(&Request { head, requester, server, body }, terms)
             })
         });
         match admitted {
@@ -150,18 +156,21 @@ impl Session {
     }
 
     /// Examines an HTTP request, and opens the connection that it asks for: a `Connection`, or a `Refusal`. An `Admission` where the
-    /// host has something to do first: for what asks for no connection, for a call that is more than requests, and for a call that is
-    /// not to be opened by `opens_calls`, which is asked when the call is admitted.
+    /// host has something to do first: for what asks for no connection, for a call that is more than requests, and for a call that
+    /// `opens_call` does not open, which is asked when the call is admitted.
+    #[allow(clippy::too_many_arguments, reason = "what the host knows of the request, in one crossing")]
     #[napi(catch_unwind)]
     pub fn enter(
         &self,
         env: &Env,
-        head: Head,
+        head: String,
+        server: Option<String>,
+        requester: Option<Requester>,
         body: JsBody<'_>,
         json_response: bool,
-        opens_calls: Either<bool, Function<'_, (), bool>>,
+        opens_call: Function<'_, (), bool>,
     ) -> Result<Either3<Connection, Admission, Refusal>> {
-        let admission = match self.admit(env, head, body, json_response) {
+        let admission = match self.admit(env, head, server, requester, body, json_response) {
             Either::A(admission) => admission,
             Either::B(refusal) => return Ok(Either3::C(refusal)),
         };
@@ -170,12 +179,7 @@ impl Session {
             Action::Call => false,
             _ => return Ok(Either3::B(admission)),
         };
-        let opens = is_reader
-            || admission.is_plain_call()
-                && match opens_calls {
-                    Either::A(opens) => opens,
-                    Either::B(asked) => asked.call(()).map_err(internal)?,
-                };
+        let opens = is_reader || admission.is_plain_call() && opens_call.call(()).map_err(internal)?;
         if !opens {
             return Ok(Either3::B(admission));
         }
@@ -258,11 +262,10 @@ impl Session {
     }
 
     /// Sends a notification. `related` is the request that it belongs to; without one it goes to the
-    /// standalone stream. `since_ms` is how long ago the sender last wrote or let the event loop turn, `has_paused` says
-    /// whether the loop has turned since then.
+    /// standalone stream. `since_ms` is how long the event loop has not turned, as far as the sender knows.
     ///
-    /// Returns nothing when it is stored, -1 where the host then writes what there is, and -2 where the sender lets the
-    /// event loop turn; otherwise the number of its late outcome.
+    /// Returns nothing when it is stored, and -1 where the sender then lets the event loop turn; otherwise the number of its
+    /// late outcome.
     #[napi(catch_unwind)]
     pub fn notify(
         &self,
@@ -270,16 +273,15 @@ impl Session {
         related: Option<JsRequestId>,
         payload_json: String,
         since_ms: u32,
-        has_paused: bool,
     ) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Notification, None, related, payload_json, turn(since_ms, has_paused))
+        self.send(env, OutgoingKind::Notification, None, related, payload_json, u64::from(since_ms))
     }
 
     /// Sends a response. Never throws for the store: the engine answers for a response that was not
     /// stored.
     #[napi(catch_unwind)]
     pub fn respond(&self, env: &Env, id: JsRequestId, payload_json: String) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Response, Some(id), None, payload_json, Turn::default())
+        self.send(env, OutgoingKind::Response, Some(id), None, payload_json, 0)
     }
 
     /// Sends a request to the client. Otherwise as `notify`.
@@ -291,9 +293,8 @@ impl Session {
         related: Option<JsRequestId>,
         payload_json: String,
         since_ms: u32,
-        has_paused: bool,
     ) -> Result<Option<f64>> {
-        self.send(env, OutgoingKind::Request, Some(id), related, payload_json, turn(since_ms, has_paused))
+        self.send(env, OutgoingKind::Request, Some(id), related, payload_json, u64::from(since_ms))
     }
 
     /// Late outcomes.
@@ -449,25 +450,19 @@ impl Session {
         id: Option<JsRequestId>,
         related: Option<JsRequestId>,
         payload_json: String,
-        turn: Turn,
+        since_ms: u64,
     ) -> Result<Option<f64>> {
         let id = id.map(request_id).transpose()?;
         let related = related.map(request_id).transpose()?;
         let payload = payload(payload_json);
         let message = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
-        let sent = self.handle.send_in_turn(message, turn);
+        let sent = self.handle.send_in_turn(message, since_ms);
         self.waiters.flush(env);
         match sent {
             Ok((Sent::Pending(number_of), _)) => Ok(Some(number(number_of))),
             Ok((_, Pause::None)) => Ok(None),
-            Ok((_, Pause::Flush)) => Ok(Some(FLUSH)),
             Ok((_, Pause::Yield)) => Ok(Some(YIELD)),
             Err(error) => Err(to_js_error(&error)),
         }
     }
-}
-
-/// What the host knows of its event loop when a handler sends.
-fn turn(since_ms: u32, has_paused: bool) -> Turn {
-    Turn { since_ms: u64::from(since_ms), has_paused }
 }

@@ -16,35 +16,20 @@ export interface Requester {
   credentials: string[];
 }
 
-/** The parts of a request's head that count. */
-export interface Head {
-  method: string;
-  accept?: string | undefined;
-  contentType?: string | undefined;
-  protocolVersion?: string | undefined;
-  sessionId?: string | undefined;
-  lastEventId?: string | undefined;
-  /** Absent where nothing is known of the sender. */
-  requester?: Requester | undefined;
-  /** The server that it is for, if the host knows. */
-  server?: string | undefined;
-}
+/**
+ * The parts of a request's head that count, a line for each: method, `accept`, `content-type`, `mcp-protocol-version`,
+ * `mcp-session-id`, `last-event-id`. A NUL for what is absent.
+ */
+export type Head = string;
 
-/** What a connection's writer has to do. */
-export interface Polled {
-  /**
-   * How the answer starts: the HTTP status, and 65,536 for an event stream, 131,072 for JSON, 262,144 where it has the
-   * session id header, 524,288 where it refuses. From the 21st bit on the seconds of `Retry-After`, where it has that. 0
-   * while the store has not said.
-   */
-  head: number;
-  /** Write this; absent when there is nothing to write. */
-  data?: Frames;
-  /** The connection ends after the data. */
-  end: boolean;
-  /** When the engine has to be ticked at the latest; absent where the writer does not wait, but polls again behind the data, or ends. */
-  waitMs?: number;
-}
+/**
+ * What a connection's writer has to do. First how the answer starts: the HTTP status, and 65,536 for an event stream, 131,072
+ * for JSON, 262,144 where it has the session id header, 524,288 where it refuses; from the 21st bit on the seconds of
+ * `Retry-After`, where it has that; 0 while the store has not said. Then in how many milliseconds the engine has to be ticked
+ * at the latest, if the writer waits; -1 if it polls again behind the data; -2 if the connection ends behind the data. Then
+ * the data, where there is some.
+ */
+export type Polled = [head: number, wait: number, data?: Frames];
 
 /**
  * What travels of a request beside its body. Of `headers`, each name is followed by its value; which of them travel the core
@@ -258,18 +243,29 @@ export declare class Session {
   get isElsewhere(): boolean;
   /** Gives the session's streams another longest silence than the engine's, in milliseconds; 0 is any. */
   setKeepAliveMs(keepAliveMs: number): void;
-  /** Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. */
-  admit(head: Head, body: Body, jsonResponse: boolean): Admission | Refusal;
+  /**
+   * Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. `server` is the one that it is for, if the host
+   * knows.
+   */
+  admit(
+    head: Head,
+    server: Maybe<string>,
+    requester: Maybe<Requester>,
+    body: Body,
+    jsonResponse: boolean,
+  ): Admission | Refusal;
   /**
    * Examines an HTTP request, and opens the connection that it asks for. An `Admission` where the host has something to do
-   * first: for what asks for no connection, for a call that is more than requests, and for a call that is not to be opened by
-   * `opensCalls`, which is asked when the call is admitted.
+   * first: for what asks for no connection, for a call that is more than requests, and for a call that `opensCall` does not
+   * open, which is asked when the call is admitted.
    */
   enter(
     head: Head,
+    server: Maybe<string>,
+    requester: Maybe<Requester>,
     body: Body,
     jsonResponse: boolean,
-    opensCalls: boolean | (() => boolean),
+    opensCall: () => boolean,
   ): Connection | Admission | Refusal;
   /** Opens the connection that an admitted request asks for. */
   open(admission: Admission, jsonResponse: boolean): Connection | Refusal;
@@ -293,23 +289,16 @@ export declare class Session {
   received(admission: Admission): void;
   /**
    * Sends a notification. `related` is the request that it belongs to; without one it goes to the standalone stream.
-   * `sinceMs` is how long ago the sender last wrote or let the event loop turn, `hasPaused` says whether the loop has turned
-   * since then.
+   * `sinceMs` is how long the event loop has not turned, as far as the sender knows.
    *
-   * Returns nothing when it is stored, -1 where the host then writes what there is, and -2 where the sender lets the event
-   * loop turn; otherwise the number of its late outcome.
+   * Returns nothing when it is stored, and -1 where the sender then lets the event loop turn; otherwise the number of its
+   * late outcome.
    */
-  notify(related: Maybe<RequestId>, payloadJson: string, sinceMs: number, hasPaused: boolean): number | null;
+  notify(related: Maybe<RequestId>, payloadJson: string, sinceMs: number): number | null;
   /** Sends a response. Never throws for the store: the engine answers for a response that was not stored. */
   respond(id: RequestId, payloadJson: string): number | null;
   /** Sends a request to the client. Otherwise as `notify`. */
-  ask(
-    id: RequestId,
-    related: Maybe<RequestId>,
-    payloadJson: string,
-    sinceMs: number,
-    hasPaused: boolean,
-  ): number | null;
+  ask(id: RequestId, related: Maybe<RequestId>, payloadJson: string, sinceMs: number): number | null;
   /** Late outcomes. */
   takeOutcomes(): Outcome[];
   /** What the host's own store has to do. */
@@ -528,7 +517,14 @@ export declare class Engine {
    * Examines a request to a transport that has no session yet: an `Admission` of the `initialize` that opens it, or the
    * `Refusal` to answer with.
    */
-  admit(head: Head, body: Body, jsonResponse: boolean, sdkMajor: number, versions: string[]): Admission | Refusal;
+  admit(
+    head: Head,
+    requester: Maybe<Requester>,
+    body: Body,
+    jsonResponse: boolean,
+    sdkMajor: number,
+    versions: string[],
+  ): Admission | Refusal;
   /**
    * Opens a session of this server, which belongs to the requester. `sdkMajor` is the SDK line whose answers are given, `versions` are the
    * values of the version header that are served. `retryMs` is the session's own, where the host has one. For the new one
@@ -546,7 +542,14 @@ export declare class Engine {
    * Looks up a session of this server that lives in another process, or lived in one, for its requester, and the stream that a GET is to
    * go on with. The key of the `LookUp` is woken when it can be taken. Null where nobody can tell whose request it is.
    */
-  lookUpSession(id: string, head: Head, sdkMajor: number, versions: string[]): LookUp | null;
+  lookUpSession(
+    id: string,
+    head: Head,
+    server: string,
+    requester: Maybe<Requester>,
+    sdkMajor: number,
+    versions: string[],
+  ): LookUp | null;
   /** The answer to a POST of a revision without resumption, of which `body` was read. */
   steer(body: Body, requested: string): Refusal;
   /** Notes that such a request is left to the SDK. */

@@ -184,7 +184,7 @@ export class Runtime {
   /** The headers that are relayed beside those that always are. */
   readonly relayedHeaders: string[];
   /** The headers that say who sends a request. */
-  readonly identityHeaders: string[];
+  readonly identityHeaders: ReadonlySet<string>;
   /** The server of transports that name none. */
   readonly serverName: string | undefined;
   #engine: Engine;
@@ -222,7 +222,7 @@ export class Runtime {
       }
     }
     this.relayedHeaders = relayedHeaders;
-    this.identityHeaders = [...IDENTITY_HEADERS, ...identityHeaders.map((name) => name.toLowerCase())];
+    this.identityHeaders = new Set([...IDENTITY_HEADERS, ...identityHeaders.map((name) => name.toLowerCase())]);
     this.hostStore = hostStore;
     this.isOfEventStore = isOfEventStore;
     // The engine must not keep alive what has been forgotten otherwise.

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingKind, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Action, Pause, RelayedMethod, Request, Requester, Terms, Turn};
+use tailrope_core::exchange::{Action, Pause, RelayedMethod, Request, Requester, Terms};
 use tailrope_core::protocol::{self, Dialect};
 use tailrope_core::store::{self, HostReplay, HostRequest};
 
@@ -355,13 +355,11 @@ impl Session {
         let related = related.map(request_id).transpose()?;
         let payload = bytes::Bytes::copy_from_slice(payload(payload_json)?);
         let message = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
-        // What waits for a loop of Python is woken by its next turn: nothing can be written before.
-        let turn = Turn { since_ms, has_paused: false };
-        let sent = calling(py, || self.handle.send_in_turn(message, turn))?;
+        let sent = calling(py, || self.handle.send_in_turn(message, since_ms))?;
         match sent {
             Ok((Sent::Pending(number), _)) => Ok(Some(number.cast_signed())),
             Ok((_, Pause::Yield)) => Ok(Some(YIELD)),
-            Ok((_, Pause::None | Pause::Flush)) => Ok(None),
+            Ok((_, Pause::None)) => Ok(None),
             Err(error) => Err(to_py_err(&error)),
         }
     }

@@ -44,7 +44,7 @@ impl Outcomes {
         match sending {
             Err(error) => Some(Err(error.clone())),
             Ok((Sent::Pending(_), _) | (_, Pause::Yield)) => None,
-            Ok((_, Pause::None | Pause::Flush)) => Some(Ok(())),
+            Ok((_, Pause::None)) => Some(Ok(())),
         }
     }
 

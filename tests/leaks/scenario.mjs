@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs';
 
 import { ClientOptions, ClientStream, Engine, Refusal, Store } from '../../bindings-node/lib/native.mjs';
+import { head } from '../node/kit/head.mjs';
 
 const ROUNDS = Number(process.argv[2] ?? 1_500);
 const BATCHES = 8;
@@ -29,7 +30,7 @@ const body = (id, method, params) => JSON.stringify({ jsonrpc: '2.0', id, method
 /** What a connection has by now, as text. */
 function read(connection) {
   let whole = '';
-  for (let data; (data = connection.poll(65_536).data); ) {
+  for (let data; (data = connection.poll(65_536)[2]); ) {
     whole += data;
   }
   return whole;
@@ -44,15 +45,16 @@ function serve(store) {
     }
     return admission;
   };
-  const admit = (method, payload, more) => admitted(session.admit({ ...HEAD, method, ...more }, payload, false));
-  const head = { ...HEAD, method: 'POST', sessionId: undefined };
-  const opening = admitted(engine.admit(head, body(0, 'initialize', initialize), false, 2, ['2025-11-25']));
+  const admit = (method, payload, more) =>
+    admitted(session.admit(head({ ...HEAD, method, ...more }), null, null, payload, false));
+  const first = head({ ...HEAD, method: 'POST', sessionId: undefined });
+  const opening = admitted(engine.admit(first, null, body(0, 'initialize', initialize), false, 2, ['2025-11-25']));
   const opened = session.open(opening, false);
   session.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: initialize }));
   read(opened);
   const call = session.open(admit('POST', body(1, 'tools/call', { name: 'x' })), false);
   for (let n = 0; n < 5; n++) {
-    session.notify(1, JSON.stringify({ jsonrpc: '2.0', method: 'notifications/progress', params: { n } }), 0, false);
+    session.notify(1, JSON.stringify({ jsonrpc: '2.0', method: 'notifications/progress', params: { n } }), 0);
   }
   const [, cursor] = /^id: (.+)$/m.exec(read(call));
   session.closeConnection(1, 5, null);

@@ -77,6 +77,41 @@ for (const line of LINES) {
     }
   });
 
+  test(`${line} the SDK is given nothing of a request that is refused`, ours, async (t) => {
+    const transport = new webClasses[line]({ sessionIdGenerator: () => 'one' });
+    await connectServer(line, transport);
+    t.after(() => transport.close());
+    let looks = 0;
+    // What a parser has made. The engine has its JSON.
+    const asked = async (parsedBody, more) => {
+      const headers = { ...HEADERS, ...more };
+      const body = Object.defineProperty({ ...parsedBody, toJSON: () => parsedBody }, 'jsonrpc', {
+        enumerable: true,
+        get() {
+          looks += 1;
+          return '2.0';
+        },
+      });
+      Object.defineProperty(body, 'toJSON', { enumerable: false });
+      const request = new Request('http://localhost/mcp', { method: 'POST', headers });
+      const response = await transport.handleRequest(request, { parsedBody: body });
+      await response.text();
+      return response.status;
+    };
+    assert.equal(await asked(JSON.parse(initialize)), 200);
+    assert.ok(looks > 0, 'a request that is served is looked at');
+    const refused = {
+      accept: ['application/json', 406],
+      'mcp-session-id': ['two', 404],
+      'content-type': ['text/plain', 415],
+    };
+    for (const [header, [value, status]] of Object.entries(refused)) {
+      looks = 0;
+      const call = { jsonrpc: '2.0', id: 1, method: 'tools/list' };
+      assert.deepEqual([await asked(call, { 'mcp-session-id': 'one', [header]: value }), looks], [status, 0], header);
+    }
+  });
+
   test(`${line} a body whose stream gives text is taken`, ours, async (t) => {
     const router = packages[line].createSessionRouter(() => buildServer(line));
     t.after(() => router.close());

@@ -4,7 +4,7 @@ import http from 'node:http';
 import { createRequire } from 'node:module';
 
 import { makeServer, newGate, open } from '../servers/node/transports.mjs';
-import { lastId, Peer, results } from './kit/raw.mjs';
+import { counts, lastId, Peer, results } from './kit/raw.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const { loaded: native } = createRequire(import.meta.url)('../../bindings-node/lib/native.cjs');
@@ -79,6 +79,17 @@ for (const line of LINES) {
     assert.equal(call.value, 'x');
     within(call, { crossings: 3, writes: 1 });
   });
+
+  test(
+    `${line} a call that closes its connection behind an event crosses five times and is one write`,
+    ours,
+    async (t) => {
+      const peer = await opened(t);
+      const call = await costOf(async () => (await peer.script('emit 1', 'close', 'return x')).rest());
+      assert.deepEqual([counts(call.value), results(call.value)], [[1], []]);
+      within(call, { crossings: 5, writes: 1 });
+    },
+  );
 
   test(`${line} a message crosses three times and is one write`, ours, async (t) => {
     const peer = await opened(t);

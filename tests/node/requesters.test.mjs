@@ -10,6 +10,7 @@ import { Engine, Refusal, Store } from '../../bindings-node/lib/native.mjs';
 import { NodeExchange } from '../../bindings-node/lib/server/node-exchange.mjs';
 import { identify } from '../../bindings-node/lib/server/requester.mjs';
 import { WebExchange } from '../../bindings-node/lib/server/web-exchange.mjs';
+import { head } from './kit/head.mjs';
 import { ACCEPT, NEWEST } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
 
@@ -22,22 +23,32 @@ const INITIALIZE = JSON.stringify({
 });
 
 function requesterOf(user, options = {}) {
-  const exchange = { user, endpoint: '/mcp', header: (name) => options.headers?.[name] };
-  identify(exchange, { principal: undefined, serverName: undefined, identityHeaders: [], ...options });
+  const headersOf = (names) =>
+    Object.entries(options.headers ?? {})
+      .filter(([name]) => names.has(name))
+      .flat();
+  const exchange = { user, endpoint: '/mcp', headersOf };
+  identify(exchange, { principal: undefined, serverName: undefined, identityHeaders: new Set(), ...options });
   return exchange.requester;
 }
 
 /** Whether a session of the one is found by the other. */
 function finds(owner, other) {
   const engine = new Engine(new Store('memory:', {}), {}, ...Array(3).fill(() => {}));
-  const opened = engine.admit({ ...HEAD, requester: owner }, INITIALIZE, false, 2, [NEWEST]);
+  const opened = engine.admit(head(HEAD), owner, INITIALIZE, false, 2, [NEWEST]);
   if (opened instanceof Refusal) {
     assert.equal(opened.status, 500);
     assert.match(opened.message, /cannot tell whose request/);
     return false;
   }
   const session = engine.openSession('s', '/mcp', owner, 2, [NEWEST]);
-  const asked = session.admit({ ...HEAD, sessionId: 's', requester: other }, '{"jsonrpc":"2.0","method":"x"}', false);
+  const asked = session.admit(
+    head({ ...HEAD, sessionId: 's' }),
+    undefined,
+    other,
+    '{"jsonrpc":"2.0","method":"x"}',
+    false,
+  );
   assert.ok(!(asked instanceof Refusal) || asked.status === 404);
   return !(asked instanceof Refusal);
 }
@@ -192,7 +203,8 @@ test('i7 a credential does not stand in for a user who cannot be identified', ou
 });
 
 test('i7 a header of the host’s own names the user', ours, () => {
-  const of = (value) => requesterOf(undefined, { headers: { 'x-own-user': value }, identityHeaders: ['x-own-user'] });
+  const of = (value) =>
+    requesterOf(undefined, { headers: { 'x-own-user': value }, identityHeaders: new Set(['x-own-user']) });
   assert.ok(finds(of('a'), of('a')) && !finds(of('a'), of('b')));
 });
 

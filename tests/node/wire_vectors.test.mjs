@@ -7,6 +7,7 @@ import { describe } from 'node:test';
 import { parseJSONRPCMessage, SUPPORTED_PROTOCOL_VERSIONS } from '@modelcontextprotocol/server';
 
 import { Engine, Refusal, Store } from '../../bindings-node/lib/native.mjs';
+import { head } from './kit/head.mjs';
 import { ACCEPT, NEWEST, OLD, until } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
 
@@ -23,8 +24,8 @@ const REASONS = {
 };
 
 const VERSIONS = [...SUPPORTED_PROTOCOL_VERSIONS];
-const POST = { method: 'POST', accept: ACCEPT, contentType: 'application/json', sessionId: 's' };
-const GET = { method: 'GET', accept: 'text/event-stream', sessionId: 's' };
+const POST = head({ method: 'POST', accept: ACCEPT, contentType: 'application/json', sessionId: 's' });
+const get = (lastEventId) => head({ method: 'GET', accept: 'text/event-stream', sessionId: 's', lastEventId });
 const engines = [];
 
 /** A session of an engine of its own. `store` answers what a store of the host is asked for. */
@@ -36,23 +37,30 @@ function openSession({ bounds = {}, store, retryMs, revision = NEWEST, result } 
   const serve = () => session.takeOperations().forEach((operation) => store(session, operation));
   const params = { protocolVersion: revision, capabilities: {}, clientInfo: { name: 'v', version: '1' } };
   const initialize = JSON.stringify({ jsonrpc: '2.0', id: 'init', method: 'initialize', params });
-  session.open(engine.admit(POST, initialize, false, 2, VERSIONS), false);
+  session.open(engine.admit(POST, undefined, initialize, false, 2, VERSIONS), false);
   serve();
   const answer = { protocolVersion: revision, capabilities: {}, serverInfo: { name: 'v', version: '1' } };
   session.respond('init', result ?? JSON.stringify({ jsonrpc: '2.0', id: 'init', result: answer }));
   serve();
   const resume = (lastEventId) => {
-    const admission = session.admit({ ...GET, lastEventId }, '', false);
+    const admission = session.admit(get(lastEventId), undefined, undefined, '', false);
     return admission instanceof Refusal ? admission : session.open(admission, false);
   };
-  return { engine, session, serve, resume, listen: () => session.open(session.admit(GET, '', false), false) };
+  return {
+    engine,
+    session,
+    serve,
+    resume,
+    listen: () => session.open(session.admit(get(), undefined, undefined, '', false), false),
+  };
 }
 
 /** What a connection has to write, once it has. */
 function written({ engine }, connection) {
   return until(() => {
     engine.tick();
-    return connection.poll(1 << 20).data?.toString();
+    const [, , data] = connection.poll(1 << 20);
+    return data?.toString();
   });
 }
 
@@ -83,22 +91,22 @@ each(
       assert.deepEqual([want, opened.status], ['no-event-id', 400]);
       return;
     }
-    const polled = opened.poll(1 << 20);
-    const status = polled.head & 0xffff;
+    const [answer, , data] = opened.poll(1 << 20);
+    const status = answer & 0xffff;
     if (want === 'no-event-id' || isUnnamed) {
       assert.equal(status, 400);
     } else if (tombstone !== undefined) {
-      assert.deepEqual([status, polled.data], [204, undefined]);
+      assert.deepEqual([status, data], [204, undefined]);
     } else if (origin === 'standalone') {
       assert.equal(status, 200);
       // It may be there already, where a moment passed before the first poll.
-      const bytes = polled.data?.toString() ?? (await written(host, opened));
+      const bytes = data?.toString() ?? (await written(host, opened));
       assert.match(bytes, /^id: a\S{32}\n/, 'the own standalone stream');
     } else {
       // Of a stream that nobody has: the request that it names gets an error.
       assert.equal(status, 200);
-      const data = /^data: (.*)$/m.exec(polled.data)[1];
-      assert.ok(data.includes(`"id":${origin.request},`), data);
+      const [, error] = /^data: (.*)$/m.exec(data);
+      assert.ok(error.includes(`"id":${origin.request},`), error);
     }
   },
   ({ given }) => given.text === '' && REASONS.empty,
@@ -123,8 +131,8 @@ each(
     const content = body ?? Buffer.from(hex, 'hex');
     const isInitialize = want.messages?.[0].method === 'initialize';
     const admission = isInitialize
-      ? host.engine.admit(POST, content, false, 2, VERSIONS)
-      : host.session.admit(POST, content, false);
+      ? host.engine.admit(POST, undefined, content, false, 2, VERSIONS)
+      : host.session.admit(POST, undefined, undefined, content, false);
     if (want.code !== undefined) {
       // Whichever of the codes it is: these SDKs have one for all of them.
       assert.ok(admission instanceof Refusal, 'is refused');
@@ -179,7 +187,7 @@ function stored(priming, message, more) {
 const writes = {
   async message({ id, payload }) {
     const host = stored('p', id);
-    host.session.notify(undefined, payload, 0, false);
+    host.session.notify(undefined, payload, 0);
     host.serve();
     return (await written(host, host.connection)).replace(PRIMING, '');
   },
@@ -200,7 +208,7 @@ const writes = {
   async gap({ first, count }) {
     const host = openSession({ bounds: { maxEventsPerStream: 1 } });
     const connection = host.listen();
-    const notify = () => host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}', 0, false);
+    const notify = () => host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}', 0);
     for (let position = 1; position < first; position++) {
       notify();
       await written(host, connection);
@@ -218,7 +226,7 @@ each(
   async ({ write, foreign_id: id }, want) => {
     if (id !== undefined) {
       const host = stored('p', id);
-      const number = host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}', 0, false);
+      const number = host.session.notify(undefined, '{"jsonrpc":"2.0","method":"x"}', 0);
       host.serve();
       const outcome = host.session.takeOutcomes().find((outcome) => outcome.number === number);
       assert.equal(outcome.code === undefined, want.valid);

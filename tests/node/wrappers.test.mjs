@@ -118,7 +118,9 @@ for (const line of LINES) {
         const Stock = STOCK[line][web ? 1 : 0];
         const { handleRequest, send } = Stock.prototype;
         t.after(() => Object.assign(Stock.prototype, { handleRequest, send }));
-        const { port } = await serve(line, { web });
+        const server = await serve(line, { web });
+        t.after(() => server.close());
+        const { port } = server;
         const peer = await Peer.open(port);
         Stock.prototype.send = async function (message, options) {
           return message.method === 'notifications/progress' ? undefined : send.call(this, message, options);

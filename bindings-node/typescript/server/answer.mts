@@ -16,6 +16,9 @@ const NAMES_SESSION = 1 << 18;
 const IS_REFUSAL = 1 << 19;
 /** From this bit on: the seconds of `Retry-After`. */
 const RETRY_AFTER_BIT = 20;
+// What a writer does that does not wait.
+const POLLS_AGAIN = -1;
+const ENDS = -2;
 
 /**
  * Writes what the engine has for a connection until it ends or the peer is gone.
@@ -101,8 +104,8 @@ export abstract class Answer implements OpenAnswer, Waiter {
 
   #pump(): void {
     while (!this.#full && this.#connection !== undefined) {
-      const { head, data, end, waitMs } = this.#connection.poll(PAGE_BYTES);
-      if (end) {
+      const [head, wait, data] = this.#connection.poll(PAGE_BYTES);
+      if (wait === ENDS) {
         this.#finish(head, data);
         return;
       }
@@ -114,11 +117,11 @@ export abstract class Answer implements OpenAnswer, Waiter {
       if (data) {
         this.#write(head, data);
       }
-      if (waitMs === undefined || (isFirst && this.#session.runtime.answersElsewhere)) {
+      if (wait === POLLS_AGAIN || (isFirst && this.#session.runtime.answersElsewhere)) {
         // There is more; or a wake-up may have come from elsewhere before there was anybody to wait for it.
         continue;
       }
-      this.#session.runtime.arm(waitMs);
+      this.#session.runtime.arm(wait);
       if (this.#session.isGuest) {
         this.#session.runtime.armDue();
       }

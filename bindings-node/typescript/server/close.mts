@@ -38,7 +38,12 @@ function called(
 }
 
 /** The pauses that are asked of a close. */
-export function pausesOf(options: CloseOptions = {}) {
+export function pausesOf(
+  options: CloseOptions | undefined,
+): [retryMs?: number | undefined, holdMs?: number | undefined] {
+  if (options === undefined) {
+    return [];
+  }
   checkNames(options, ['retryMs', 'holdMs'], 'a close');
-  return [checkMs('retryMs', options.retryMs), checkMs('holdMs', options.holdMs)] as const;
+  return [checkMs('retryMs', options.retryMs), checkMs('holdMs', options.holdMs)];
 }

@@ -77,6 +77,8 @@ export interface Exchange extends SeenRequest {
   /** Throws where something else has answered it. */
   checkUnanswered(): void;
   header(name: string): string | undefined;
+  /** Those of these headers that it has, each name followed by its value. */
+  headersOf(names: ReadonlySet<string>): string[];
   /** The parts of the head that the engine looks at. */
   head(): Head;
   readBody(maxBytes: number): ReadBody | Promise<ReadBody>;

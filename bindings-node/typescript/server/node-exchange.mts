@@ -5,6 +5,7 @@ import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
 import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
+import { headOf } from './head.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
 
@@ -64,18 +65,23 @@ export class NodeExchange implements Exchange {
     return Array.isArray(value) ? value.join() : value;
   }
 
+  headersOf(names: ReadonlySet<string>): string[] {
+    const found: string[] = [];
+    // Requests have few headers, and there are many names.
+    for (const name of Object.keys(this.#req.headers)) {
+      const value = names.has(name) ? this.header(name) : undefined;
+      if (value !== undefined) {
+        found.push(name, value);
+      }
+    }
+    return found;
+  }
+
   head(): Head {
     const { headers } = this.#req;
-    return {
-      method: this.method,
-      accept: headers.accept,
-      contentType: headers['content-type'],
-      protocolVersion: this.header('mcp-protocol-version'),
-      sessionId: this.header('mcp-session-id'),
-      lastEventId: this.header('last-event-id'),
-      requester: this.requester,
-      server: this.server,
-    };
+    const { accept, 'content-type': contentType, 'mcp-protocol-version': protocolVersion } = headers;
+    const { 'mcp-session-id': sessionId, 'last-event-id': lastEventId } = headers;
+    return headOf(this.method, accept, contentType, protocolVersion, sessionId, lastEventId);
   }
 
   readBody(maxBytes: number): ReadBody | Promise<ReadBody> {

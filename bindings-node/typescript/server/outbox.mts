@@ -7,22 +7,26 @@ import type { Runtime } from '../runtime.mjs';
 import type { Outcomes } from './outcomes.mjs';
 import type { Message, RequestId } from './sdk.mjs';
 
-// What the engine answers where the sender has to let the writers of connections run (F-46).
-const FLUSH = -1;
-const YIELD = -2;
+/** What the engine answers where the sender has to let the event loop turn (F-46). */
+const YIELD = -1;
+/** In characters. A message that is larger may push those before it out of their log. */
+const LARGE = 64 << 10;
 
 /** Sends the messages of one session's server. */
 export class Outbox {
   #runtime: Runtime;
   #session: Session;
   #outcomes: Outcomes | undefined;
-  #writtenAt = 0;
-  #writtenTurn: number | undefined;
+  /** The last turn of the event loop in which something was sent, and since when it is known. */
+  #turn: number | undefined;
+  #turnedAt = 0;
+  #large: number;
 
   constructor(runtime: Runtime, session: Session, outcomes: Outcomes | undefined) {
     this.#runtime = runtime;
     this.#session = session;
     this.#outcomes = outcomes;
+    this.#large = Math.min(LARGE, runtime.options.maxBytesPerStream / 4);
   }
 
   /** Stores one message on the stream that it belongs to, before anything of it is sent. */
@@ -32,24 +36,21 @@ export class Outbox {
     let number: number | null;
     try {
       if (isResponse) {
-        number = this.#session.respond(checkAnswers(id), responseText(message, id));
+        number = this.#session.respond(checkAnswers(id), this.#behindOthers(responseText(message, id)));
       } else {
-        const payload = JSON.stringify(message);
-        const [sinceMs, hasPaused] = [performance.now() - this.#writtenAt, this.#hasPaused()];
+        const payload = this.#behindOthers(JSON.stringify(message));
+        const sinceMs = this.#sinceMs();
         number =
           id === undefined
-            ? this.#session.notify(related, payload, sinceMs, hasPaused)
-            : this.#session.ask(id, related, payload, sinceMs, hasPaused);
+            ? this.#session.notify(related, payload, sinceMs)
+            : this.#session.ask(id, related, payload, sinceMs);
       }
     } catch (error) {
       throw ours(error);
     }
-    if (number === FLUSH) {
-      this.#runtime.flush();
-      this.#noteWriting();
-    } else if (number === YIELD) {
+    if (number === YIELD) {
       await new Promise<void>((resolve) => setImmediate(resolve));
-      this.#noteWriting();
+      this.#noteTurn();
     } else if (number !== null && this.#outcomes !== undefined) {
       const stored = this.#outcomes.outcome(number);
       // The engine answers the client for a response that was not stored.
@@ -57,14 +58,25 @@ export class Outbox {
     }
   }
 
-  /** Whether the event loop has turned, and written, since the last time. */
-  #hasPaused(): boolean {
-    return this.#runtime.turn !== this.#writtenTurn;
+  /** Has readers get what was sent before a large message. */
+  #behindOthers(payload: string): string {
+    if (payload.length >= this.#large) {
+      this.#runtime.flush();
+    }
+    return payload;
   }
 
-  #noteWriting(): void {
-    this.#writtenAt = performance.now();
-    this.#writtenTurn = this.#runtime.turn;
+  /** How long the event loop has not turned, as far as this session knows. */
+  #sinceMs(): number {
+    if (this.#turn !== this.#runtime.turn) {
+      this.#noteTurn();
+    }
+    return performance.now() - this.#turnedAt;
+  }
+
+  #noteTurn(): void {
+    this.#turn = this.#runtime.turn;
+    this.#turnedAt = performance.now();
   }
 }
 

@@ -17,7 +17,7 @@ export interface Identity {
   principal: Principal | undefined;
   serverName: string | undefined;
   /** All that say who sends a request. */
-  identityHeaders: string[];
+  identityHeaders: ReadonlySet<string>;
 }
 
 /** The headers that say it at every server. */
@@ -43,13 +43,7 @@ export function identify(exchange: Exchange, { principal, serverName, identityHe
     throw new TypeError(`principal() returned a ${typeof named}, not a string that names the user or undefined`);
   }
   const userJson = userJsonOf(exchange.user);
-  const credentials: string[] = [];
-  for (const name of identityHeaders) {
-    const value = exchange.header(name);
-    if (value !== undefined) {
-      credentials.push(name, value);
-    }
-  }
+  const credentials = exchange.headersOf(identityHeaders);
   exchange.requester =
     named === undefined && userJson === undefined && credentials.length === 0
       ? undefined

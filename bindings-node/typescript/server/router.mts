@@ -195,7 +195,8 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     const { enableJsonResponse = false, supportedProtocolVersions = versions } = this.#options;
     // Which revisions are served the server says, where it has an opinion.
     const served = [...supportedProtocolVersions, exchange.header('mcp-protocol-version') ?? ''];
-    const admission = runtimeFor(this.#options).engine.admit(exchange.head(), text, enableJsonResponse, major, served);
+    const { engine } = runtimeFor(this.#options);
+    const admission = engine.admit(exchange.head(), exchange.requester, text, enableJsonResponse, major, served);
     return admission instanceof Refusal ? admission : undefined;
   }
 

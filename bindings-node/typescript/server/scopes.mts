@@ -21,10 +21,6 @@ export class Scopes {
     this.#resolver = resolver;
   }
 
-  get areChecked(): boolean {
-    return this.#resolver !== undefined;
-  }
-
   /** The scopes that one of the requests needs and its sender has not. Never throws. */
   find(messages: Message[], authInfo: unknown): Found {
     const resolver = this.#resolver;
@@ -32,7 +28,8 @@ export class Scopes {
       return undefined;
     }
     try {
-      for (const [at, request] of messages.entries()) {
+      for (let at = 0; at < messages.length; at++) {
+        const request = messages[at];
         const found = isRequest(request)
           ? resolver({ request, ...(authInfo !== undefined && { authInfo }) })
           : undefined;

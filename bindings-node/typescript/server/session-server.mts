@@ -157,15 +157,16 @@ export class SessionServer {
     }
     const { session, answers } = opened;
     const given = exchange.parsedBody ?? body;
-    // A call is begun only where the SDK takes its messages.
-    const messages = exchange.method === 'POST' ? parsed(this.#sdk, given) : undefined;
+    let messages = undefined as Message[] | undefined;
     let challenge: Found;
-    const lacksNothing = (): boolean => {
-      challenge = this.#scopes.find(messages ?? [], exchange.auth);
-      return challenge === undefined;
+    // A call is begun only where the SDK takes its messages, and its sender lacks nothing.
+    const opensCall = (): boolean => {
+      messages = parsed(this.#sdk, given);
+      challenge = messages && this.#scopes.find(messages, exchange.auth);
+      return messages !== undefined && challenge === undefined;
     };
-    const opensCalls = messages !== undefined && (this.#scopes.areChecked ? lacksNothing : true);
-    const entered = session.enter(exchange.head(), body, jsonResponse, opensCalls);
+    const { server, requester } = exchange;
+    const entered = session.enter(exchange.head(), server, requester, body, jsonResponse, opensCall);
     if (entered instanceof Refusal) {
       if (session.hasEnded) {
         exchange.text = body;
@@ -194,7 +195,7 @@ export class SessionServer {
   async #enterUnopened(exchange: Exchange, body: Body, jsonResponse: boolean): Promise<Waiting> {
     const { engine } = this.#runtime;
     const { major } = this.#sdk;
-    const admission = engine.admit(exchange.head(), body, jsonResponse, major, this.#versions);
+    const admission = engine.admit(exchange.head(), exchange.requester, body, jsonResponse, major, this.#versions);
     const given = exchange.parsedBody ?? body;
     if (admission instanceof Refusal) {
       return (await this.#serveNamed(exchange, body)) ? undefined : this.#refused(exchange, admission, given);

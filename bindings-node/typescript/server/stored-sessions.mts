@@ -113,7 +113,8 @@ export class StoredSessions {
     }
     identify(exchange, identityOf(runtime, this.#options));
     const served = this.#options.supportedProtocolVersions ?? versions;
-    const look_up = runtime.engine.lookUpSession(sessionId, exchange.head(), major, served);
+    const { server, requester } = exchange;
+    const look_up = runtime.engine.lookUpSession(sessionId, exchange.head(), server, requester, major, served);
     if (look_up === null) {
       return 'unknown';
     }
@@ -148,7 +149,7 @@ export class StoredSessions {
       return this.#refused(exchange, refusalOf(this.#sdk.major, 'body_too_large', String(this.#maxBodyBytes)));
     }
     const jsonResponse = this.#options.enableJsonResponse === true;
-    const admission = session.admit(exchange.head(), body, jsonResponse);
+    const admission = session.admit(exchange.head(), exchange.server, exchange.requester, body, jsonResponse);
     if (admission instanceof Refusal) {
       return this.#refused(exchange, admission);
     }

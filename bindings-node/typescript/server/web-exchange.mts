@@ -3,6 +3,7 @@ import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
 import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
+import { headOf } from './head.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
@@ -69,17 +70,15 @@ export class WebExchange implements Exchange {
     return this.#request.headers.get(name) ?? undefined;
   }
 
+  headersOf(names: ReadonlySet<string>): string[] {
+    return [...this.#request.headers].filter(([name]) => names.has(name)).flat();
+  }
+
   head(): Head {
-    return {
-      method: this.method,
-      accept: this.header('accept'),
-      contentType: this.header('content-type'),
-      protocolVersion: this.header('mcp-protocol-version'),
-      sessionId: this.header('mcp-session-id'),
-      lastEventId: this.header('last-event-id'),
-      requester: this.requester,
-      server: this.server,
-    };
+    const [accept, contentType] = [this.header('accept'), this.header('content-type')];
+    const [protocolVersion, sessionId] = [this.header('mcp-protocol-version'), this.header('mcp-session-id')];
+    const lastEventId = this.header('last-event-id');
+    return headOf(this.method, accept, contentType, protocolVersion, sessionId, lastEventId);
   }
 
   async readBody(maxBytes: number): Promise<ReadBody> {

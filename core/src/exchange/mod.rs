@@ -20,7 +20,7 @@ pub use origin::Allowed;
 pub use principal::{IDENTITY_HEADERS, Member, Principal, Requester, Rule, Unidentified, is_secret_header, names_user};
 pub use relayed::{RELAYED_HEADERS, Relayed, RelayedMethod, Unreadable};
 pub use server_name::{asgi_server_name, server_name};
-pub use turns::{Pause, Turn, Turns};
+pub use turns::{Pause, Turns};
 
 use crate::protocol::Head;
 

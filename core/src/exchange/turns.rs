@@ -1,30 +1,18 @@
 //! When a handler that sends lets the writers of connections run.
 //!
 //! A handler that sends without a pause does so after a number of events or bytes, and at the first event after a time.
-//! So others have their turn, and a reader that keeps up has its own before the log's bounds are reached. After a
-//! pause, the first event is written at once: its reader gets it before the handler's next pause (F-46), and the
-//! handler is not held up.
+//! So others have their turn, and a reader that keeps up has its own before the log's bounds are reached. A handler that
+//! pauses lets them run anyway: what it has sent leaves in that turn of its event loop (F-46).
 
 const MAX_EVENTS: usize = 128;
 const MAX_BYTES: usize = 64 << 10;
 const MAX_MS: u64 = 1;
-
-/// What a host knows of its event loop when a handler sends.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Turn {
-    /// How many milliseconds ago the handler's session was last told anything but [`Pause::None`].
-    pub since_ms: u64,
-    /// Writers have run since then, so the handler has paused. Hosts that cannot write at once never set it.
-    pub has_paused: bool,
-}
 
 /// What a host does before a handler that has sent goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// Nothing.
     None,
-    /// Write what there is, at once.
-    Flush,
     /// Let the event loop turn.
     Yield,
 }
@@ -49,15 +37,15 @@ impl Turns {
         }
     }
 
-    /// A handler has sent an event of `bytes` bytes. Returns what the host does next.
-    pub fn sent(&mut self, bytes: usize, turn: Turn) -> Pause {
+    /// A handler has sent an event of `bytes` bytes. `since_ms` is how long the event loop has not turned, as far as the
+    /// handler's session knows. Returns what the host does next.
+    pub fn sent(&mut self, bytes: usize, since_ms: u64) -> Pause {
         self.events += 1;
         self.bytes += bytes;
-        let is_late = turn.since_ms >= MAX_MS;
-        if self.events >= self.max_events || self.bytes >= self.max_bytes || (is_late && !turn.has_paused) {
-            (self.events, self.bytes) = (0, 0);
-            return Pause::Yield;
+        if self.events < self.max_events && self.bytes < self.max_bytes && since_ms < MAX_MS {
+            return Pause::None;
         }
-        if is_late { Pause::Flush } else { Pause::None }
+        (self.events, self.bytes) = (0, 0);
+        Pause::Yield
     }
 }

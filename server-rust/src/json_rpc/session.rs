@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, SessionHandle};
-use tailrope_core::exchange::{Admission, Turn};
+use tailrope_core::exchange::Admission;
 use tailrope_core::protocol::{Envelope, Kind, RequestId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
@@ -348,7 +348,7 @@ impl Line {
     }
 
     async fn send(&self, message: OutgoingMessage<'_>) -> Result<(), EngineError> {
-        let sending = self.session.send_in_turn(message, Turn::default());
+        let sending = self.session.send_in_turn(message, 0);
         self.outcomes.finish(sending, &self.host).await
     }
 }

@@ -12,7 +12,7 @@ use rmcp::model::{
 };
 use rmcp::service::OriginatingRequestId;
 use tailrope_core::engine::{EngineError, OutgoingKind, OutgoingMessage, Sent, SessionHandle};
-use tailrope_core::exchange::{Admission, Pause, Turn};
+use tailrope_core::exchange::{Admission, Pause};
 use tailrope_core::protocol::{Kind, RequestId};
 use tokio::sync::oneshot;
 
@@ -187,7 +187,7 @@ impl Served {
         }
         let recent = self.recent.as_ref().map(|recent| (recent, payload.clone()));
         let outgoing = OutgoingMessage { kind, id: id.as_ref(), related: related.as_ref(), payload };
-        let sent = self.session.send_in_turn(outgoing, Turn::default());
+        let sent = self.session.send_in_turn(outgoing, 0);
         if let Some(id) = id.filter(|_| kind == OutgoingKind::Response) {
             lock(&self.routes).forget(&id);
             if !self.has_answered.swap(true, Ordering::SeqCst) {

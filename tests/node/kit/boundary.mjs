@@ -15,6 +15,7 @@ import * as client from 'tailrope/client';
 import * as mcp from 'tailrope/mcp';
 
 import { ClientOptions, ClientStream, Engine, Refusal, Store } from '../../../bindings-node/lib/native.mjs';
+import { head } from './head.mjs';
 
 const POOL = 60;
 const CALL_MS = 20_000;
@@ -159,7 +160,8 @@ class Machine {
     const method = this.pick(['POST', 'GET', 'DELETE', 'PUT']);
     const sessionId = this.pick(['s1', 's2', 's3', undefined, '']);
     const lastEventId = this.pick([undefined, undefined, 'a'.repeat(33), 'zz', 'x'.repeat(9000)]);
-    return { ...HEAD, method, sessionId, lastEventId, requester: this.requester() };
+    const whole = head({ ...HEAD, method, sessionId, lastEventId });
+    return this.pick([whole, whole, whole, method, '']);
   }
 
   travelling(method) {
@@ -348,20 +350,19 @@ class Machine {
     };
     const call = (there, name, id) => {
       const body = JSON.stringify({ jsonrpc: '2.0', id, method: 'tools/call', params: { name: 'x' } });
-      const admission = there.admit({ ...HEAD, method: 'POST', sessionId: name }, body, false);
+      const admission = there.admit(head({ ...HEAD, method: 'POST', sessionId: name }), null, null, body, false);
       this.keep(there.relay(admission, body, this.travelling('POST'), id === 3));
     };
     const [relayed, adopted, refused] = await Promise.all(
       ['relayed', 'adopted', 'refused'].map(async (name) => {
-        const head = { ...HEAD, method: 'POST', sessionId: name };
+        const post = { ...HEAD, method: 'POST', sessionId: name };
         const here = this.keep(owner.openSession(name, '', null, 2, ['2025-11-25'], null));
-        const opening = owner.admit({ ...head, sessionId: undefined }, JSON.stringify(INITIALIZE), false, 2, [
-          '2025-11-25',
-        ]);
+        const first = head({ ...post, sessionId: undefined });
+        const opening = owner.admit(first, null, JSON.stringify(INITIALIZE), false, 2, ['2025-11-25']);
         here.open(opening, false);
         here.respond(0, JSON.stringify({ jsonrpc: '2.0', id: 0, result: { protocolVersion: '2025-11-25' } }));
         for (;;) {
-          const look_up = this.keep(other.lookUpSession(name, head, 2, ['2025-11-25']));
+          const look_up = this.keep(other.lookUpSession(name, head(post), '', null, 2, ['2025-11-25']));
           let there = null;
           for (; there === null; await turn()) {
             there = look_up.take();
@@ -409,7 +410,7 @@ class Machine {
         const call = { jsonrpc: '2.0', id: 1, method: 'tools/call', params: { name: 'x' } };
         for (const [method, message] of [['POST', INITIALIZE], ['POST', call], ['GET']]) {
           const body = message === undefined ? '' : JSON.stringify(message);
-          const admission = this.keep(session.admit({ ...HEAD, method, sessionId: id }, body, false));
+          const admission = this.keep(session.admit(head({ ...HEAD, method, sessionId: id }), null, null, body, false));
           if (!(admission instanceof Refusal)) {
             this.keep(session.open(admission, false));
           }
@@ -418,10 +419,8 @@ class Machine {
           session.end();
         }
       }
-      this.keep([
-        engine.hookLog(),
-        engine.lookUpSession('elsewhere', { ...HEAD, method: 'GET', sessionId: 'elsewhere' }, 2, ['2025-11-25']),
-      ]);
+      const elsewhere = head({ ...HEAD, method: 'GET', sessionId: 'elsewhere' });
+      this.keep([engine.hookLog(), engine.lookUpSession('elsewhere', elsewhere, '', null, 2, ['2025-11-25'])]);
     }
     this.pool.get('Engine').at(-1).drain(5);
     this.keep(ClientStream.standalone(this.one('ClientOptions'), true, 0));
@@ -475,11 +474,11 @@ const METHODS = {
   'ClientStream.abandon': TIMED,
   'ClientStream.tick': TIMED,
   'ClientStream.token': ['text', 'text'],
-  'Engine.admit': ['head', 'body', 'bool', 'major', 'versions'],
+  'Engine.admit': ['head', 'requester', 'body', 'bool', 'major', 'versions'],
   openSession: ['id', 'requester', 'major', 'versions', 'number'],
-  lookUpSession: ['id', 'head', 'major', 'versions'],
+  lookUpSession: ['id', 'head', 'id', 'requester', 'major', 'versions'],
   drain: ['number', 'number'],
-  'Session.admit': ['head', 'body', 'bool'],
+  'Session.admit': ['head', 'id', 'requester', 'body', 'bool'],
   'Session.open': ['admission', 'bool'],
   relay: ['admission', 'body', 'travelling', 'bool'],
   'Posted.admit': ['session', 'bool'],

@@ -1,6 +1,6 @@
 //! When a handler that sends lets the writers of connections run. Time is what the host says it is.
 
-use tailrope_core::exchange::{Pause, Turn, Turns};
+use tailrope_core::exchange::{Pause, Turns};
 use tailrope_core::store::Limits;
 
 fn turns(max_events: usize, max_bytes: usize) -> Turns {
@@ -13,9 +13,8 @@ fn pauses(turns: &mut Turns, count: usize, bytes: usize, step_us: u64) -> Vec<us
     let mut at = Vec::new();
     for event in 1..=count {
         since_us += step_us;
-        match turns.sent(bytes, Turn { since_ms: since_us / 1_000, has_paused: false }) {
+        match turns.sent(bytes, since_us / 1_000) {
             Pause::None => {}
-            Pause::Flush => panic!("the handler has not paused"),
             Pause::Yield => {
                 at.push(event);
                 since_us = 0;
@@ -35,21 +34,6 @@ fn f_46_a_handler_that_sends_without_a_pause_yields() {
     assert_eq!(pauses(&mut turns, 10, 20 << 10, 1), [4, 8], "after so many bytes");
     let mut turns = self::turns(limits.max_events_per_stream, limits.max_bytes_per_stream);
     assert_eq!(pauses(&mut turns, 100, 10, 30), [34, 68], "after so long");
-}
-
-#[test]
-fn f_46_the_first_event_after_a_pause_is_written_at_once() {
-    let mut turns = turns(10_000, 8 << 20);
-    let turn = |since_ms, has_paused| Turn { since_ms, has_paused };
-    assert_eq!(turns.sent(10, turn(20, true)), Pause::Flush);
-    assert_eq!(turns.sent(10, turn(0, false)), Pause::None);
-    assert_eq!(turns.sent(10, turn(0, true)), Pause::None, "what was written just now needs no other write");
-    assert_eq!(
-        turns.sent(10, turn(1, false)),
-        Pause::Yield,
-        "the loop has not turned, or its host cannot write at once"
-    );
-    assert_eq!(turns.sent(64 << 10, turn(20, true)), Pause::Yield, "much is left to the turn");
 }
 
 #[test]

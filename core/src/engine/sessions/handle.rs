@@ -6,7 +6,7 @@ use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
 use crate::engine::{EngineError, Options};
-use crate::exchange::{Action, Admission, AnswerHead, Fault, Pause, Principal, Request, Requester, Terms, Turn};
+use crate::exchange::{Action, Admission, AnswerHead, Fault, Pause, Principal, Request, Requester, Terms};
 use crate::protocol::{Kind, Refusal, RequestId, Revision};
 use crate::session::{Call, OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds, SessionId, session_name};
@@ -238,21 +238,22 @@ impl SessionHandle {
     /// [`EngineError::SessionEnded`]. A response that the store did not take is answered to the
     /// client with an error by the engine; the caller has nothing left to do (I9).
     pub fn send(&self, message: OutgoingMessage<'_>) -> Result<Sent, EngineError> {
-        self.send_in_turn(message, Turn::default()).map(|(sent, _)| sent)
+        self.send_in_turn(message, 0).map(|(sent, _)| sent)
     }
 
-    /// As [`send`](Self::send). Also says what the host does before the handler that sends goes on.
+    /// As [`send`](Self::send). Also says what the host does before the handler that sends goes on: `since_ms` is how long
+    /// the host's event loop has not turned, as far as it knows.
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn send_in_turn(&self, message: OutgoingMessage<'_>, turn: Turn) -> Result<(Sent, Pause), EngineError> {
+    pub fn send_in_turn(&self, message: OutgoingMessage<'_>, since_ms: u64) -> Result<(Sent, Pause), EngineError> {
         self.cell.shared.check()?;
         let (kind, bytes) = (message.kind, message.payload.len());
         self.cell.change(|change| {
             let sent = change.publish(message)?;
             // A handler does not go on after a response, and one that waits for the store pauses.
             let has_to_pause = kind != OutgoingKind::Response && !matches!(sent, Sent::Pending(_));
-            Ok((sent, if has_to_pause { change.state.turns.sent(bytes, turn) } else { Pause::None }))
+            Ok((sent, if has_to_pause { change.state.turns.sent(bytes, since_ms) } else { Pause::None }))
         })
     }
 
