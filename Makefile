@@ -31,7 +31,7 @@ pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 .PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
 .PHONY: test test-rust test-wire test-python test-python-mcp1 test-python-mcp2 test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
-.PHONY: torture-faults torture-marathon torture-stalled torture-soak
+.PHONY: torture-faults torture-marathon torture-stalled torture-soak torture-tasks
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -136,9 +136,9 @@ test-conformance: setup ## run the official conformance suite against our server
 	tests/conformance/run-clients
 
 # Each part goes on behind what is broken, and so does the whole, which names that again at its end.
-TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak
+TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak torture-tasks
 torture: export TAILROPE_TORTURE_BROKEN := $(CURDIR)/target/torture-broken
-torture: setup ## all of the torture, about 95 minutes on two cores: its four parts
+torture: setup ## all of the torture, about two hours on two cores: its five parts
 	@rm -f "$$TAILROPE_TORTURE_BROKEN"
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going $(TORTURE_PARTS) || { \
 		cat "$$TAILROPE_TORTURE_BROKEN" 2>/dev/null || true; exit 1; }
@@ -155,6 +155,9 @@ torture-stalled: setup ## 1 GB for a reader that takes nothing, beside nine that
 
 torture-soak: setup ## a day of rude clients, compressed, on each store: 25 minutes
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.soak
+
+torture-tasks: setup ## kill, pause, restart and cut off the processes of tasks, 200 kills on each store, and race: 45 minutes
+	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.tasks $(TASKS_ARGS)
 
 fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each target (600), two at a time
 	tests/fuzz/run $(FUZZ_TARGETS)

@@ -85,8 +85,8 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(setting: Setting, **engine: Any) -> AsyncIterator[Fleet]:
-    servers = FLEETS[setting.server]
+async def fleet(setting: Setting, count: int = 3, **engine: Any) -> AsyncIterator[Fleet]:
+    servers = FLEETS[setting.server][:count]
     nodes: list[Node] = []
     async with AsyncExitStack() as paths:
         for at, (server, port) in enumerate(zip(servers, free_ports(len(servers)), strict=True)):

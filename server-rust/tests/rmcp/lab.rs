@@ -11,8 +11,8 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ProgressNotificationParam,
-    ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputRequiredResult,
+    ProgressNotificationParam, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::RequestContext;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -43,7 +43,8 @@ impl Gates {
 }
 
 /// A server whose one tool does what its steps say: `emit N [BYTES]`, `close`, `gate NAME`, `poll`, `path`, `fall`, `fall alone`
-/// (as a tool that takes no context), `task` (a task of the tool's has its context and goes on), `fallen task` (such a task panics).
+/// (as a tool that takes no context), `task` (a task of the tool's has its context and goes on), `fallen task` (such a task panics),
+/// `ask` (it wants the call again, with an answer).
 #[derive(Clone)]
 pub(crate) struct Steps(Gates);
 
@@ -64,7 +65,7 @@ impl ServerHandler for Steps {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let mut sent = 0.0;
-        let arguments = Value::from(request.arguments.unwrap_or_default());
+        let arguments = Value::from(request.arguments.clone().unwrap_or_default());
         let mut said = String::new();
         for step in arguments["steps"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             let words: Vec<&str> = step.split(' ').collect();
@@ -102,11 +103,20 @@ impl ServerHandler for Steps {
                     fallen.await.unwrap_err();
                 }
                 ["gate", name] => self.0.of(name).notified().await,
+                ["ask"] if request.input_responses.is_none() => return Ok(CallToolResponse::InputRequired(question())),
+                ["ask"] => {}
                 _ => panic!("there is no step {step:?}"),
             }
         }
         Ok(CallToolResult::success(vec![ContentBlock::text(said + "done")]).into())
     }
+}
+
+fn question() -> InputRequiredResult {
+    let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
+    let params = json!({ "mode": "form", "message": "name?", "requestedSchema": schema });
+    let requests = json!({ "name": { "method": "elicitation/create", "params": params } });
+    serde_json::from_value(json!({ "resultType": "input_required", "inputRequests": requests })).unwrap()
 }
 
 /// The first request of a session of revision 2025-11-25.

@@ -16,7 +16,7 @@ use rmcp::serve_server;
 use rmcp::transport::streamable_http_server::session::SessionManager as _;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
-use tailrope_server::store::{StoreOptions, open};
+use tailrope_server::store::{EventStore, StoreOptions, open};
 use tailrope_server::{
     Call, Drain, Engine, Handler, Identity, Options, RpcError, ServiceConfig, Sessions, TailropeService,
 };
@@ -46,9 +46,12 @@ impl Place {
     }
 
     pub(crate) fn engine(&self) -> Engine {
+        Engine::new(Options { store: Some(self.store()), ..quick() })
+    }
+
+    pub(crate) fn store(&self) -> Arc<dyn EventStore> {
         let address = format!("sqlite:{}", self.0.join("events.db").display());
-        let store = open(&address, &StoreOptions::default()).unwrap();
-        Engine::new(Options { store: Some(store), ..quick() })
+        open(&address, &StoreOptions::default()).unwrap()
     }
 }
 

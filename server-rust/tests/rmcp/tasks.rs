@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tower_service::Service as _;
 
 use crate::lab::{Gates, PATIENCE, Steps};
+use crate::shared::Place;
 
 type Service = TailropeService<RmcpServer<Steps>>;
 
@@ -35,7 +36,7 @@ fn meta(declares: bool) -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {"extensions": extensions},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}, "extensions": extensions},
     })
 }
 
@@ -193,6 +194,23 @@ async fn a_task_is_asked_for_at_another_process_and_fails_with_its_own() {
     becomes(&both[1].0, &task, "working").await;
     both[0].1.open("later");
     let done = becomes(&both[1].0, &task, "completed").await;
+    assert_eq!(done["result"]["content"][0]["text"], "done");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_runs_whichever_process_has_its_last_answer() {
+    let place = Place::new("rounds");
+    let [owner, other] = [(); 2].map(|()| {
+        let options = Options { store: Some(place.store()), ..options() };
+        service(options, ServiceConfig::default()).0
+    });
+    let task = task(&owner, &["ask"]).await;
+    let asked = becomes(&other, &task, "input_required").await;
+    let key = asked["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
+    let answer = json!({"action": "accept", "content": {"name": "Ann"}});
+    let (status, _) = ask(&other, ("tasks/update", json!({"taskId": task, "inputResponses": {key: answer}}))).await;
+    assert_eq!(status, 200);
+    let done = becomes(&other, &task, "completed").await;
     assert_eq!(done["result"]["content"][0]["text"], "done");
 }
 

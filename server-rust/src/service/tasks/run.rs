@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
 use http::request::Parts;
 use http::{HeaderName, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -121,6 +121,10 @@ pub(super) fn head_of_relayed(first: &Parts, relayed: &Relayed) -> Parts {
     request.method_mut().clone_from(&first.method);
     request.uri_mut().clone_from(&first.uri);
     request.headers_mut().insert(CONTENT_TYPE, super::JSON);
+    // rmcp refuses requests for another host. The process to which this one came has asked it.
+    if let Some(host) = first.headers.get(HOST) {
+        request.headers_mut().insert(HOST, host.clone());
+    }
     for (name, value) in relayed.headers() {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             request.headers_mut().append(name, value);
