@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
-import mcp_types as types
 import pytest
 import tailrope
 import tailrope.mcp
@@ -24,6 +23,7 @@ from tailrope import _native
 if LINE == 1:
     pytest.skip("1.x knows no 2026-07-28", allow_module_level=True)
 
+import mcp_types as types
 from mcp.client import Client, ClientExtension, ResultClaim
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
@@ -126,7 +126,7 @@ def traced(app: ASGIApp) -> ASGIApp:
 async def tools_served(json_response: bool = False, **options: Any) -> AsyncIterator[tuple[Tools, Modern]]:
     tools = Tools()
     app = tools.server.streamable_http_app(json_response=json_response)
-    options = {"task_after_ms": 50, **options}
+    options = {"task_after_ms": 50, "pace": {"quick": tailrope.Pace(task_after_ms=600_000)}, **options}
     async with serving(traced(tailrope.mcp.resumable(app, **options))) as port:
         yield tools, Modern(port)
 

@@ -104,7 +104,13 @@ impl Checker {
         };
         let connection = &mut self.connections[at];
         let is_next = !connection.is_unprimed && !connection.has_more;
-        may_be_gone && is_next && !std::mem::replace(&mut connection.is_given, true)
+        let is_given = may_be_gone && is_next && !std::mem::replace(&mut connection.is_given, true);
+        if let Some(stream) = connection.stream.filter(|_| is_given) {
+            // It begins anew.
+            let start = Some(self.streams[stream].new_unknown());
+            (connection.start, connection.position) = (start, start);
+        }
+        is_given
     }
 
     /// An answer that should have had a priming event is no error terminal either.
@@ -302,6 +308,8 @@ impl Checker {
         let stream = &mut self.streams[stream];
         let after = stream.known(position);
         if is_anew {
+            // Where the log comes back, what it has dropped by then is missing all the same.
+            stream.announced.extend(gap.map(|_| (after.unwrap_or(0), place)));
             return;
         }
         if let (None, None, Position::Unknown(unknown)) = (after, gap, position) {

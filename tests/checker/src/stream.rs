@@ -178,6 +178,8 @@ pub(crate) struct Stream {
     /// It carried events with ids that are not the test's own: positions are not the numbers of marks.
     pub(crate) has_others: bool,
     pub(crate) holes: Vec<Hole>,
+    /// Between which places events were announced as missing while the log was lost.
+    pub(crate) announced: Vec<(Place, Place)>,
     /// Connections that got their first bytes, in the order of opening, with when they did.
     pub(crate) readers: Vec<(usize, Moment)>,
 }

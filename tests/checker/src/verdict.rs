@@ -179,9 +179,10 @@ impl Checker {
         let stream = &self.streams[at];
         let len = stream.events.len();
         let mut announced = vec![0_i64; len + 2];
-        for hole in holes.iter().filter(|hole| hole.gap.is_some()) {
-            let first = usize::try_from(hole.after.unwrap_or(0) + 1).unwrap_or(usize::MAX).min(len + 1);
-            let last = usize::try_from(hole.before).unwrap_or(usize::MAX).min(len + 1);
+        let told = holes.iter().filter(|hole| hole.gap.is_some()).map(|hole| (hole.after.unwrap_or(0), hole.before));
+        for (after, before) in told.chain(stream.announced.iter().copied()) {
+            let first = usize::try_from(after + 1).unwrap_or(usize::MAX).min(len + 1);
+            let last = usize::try_from(before).unwrap_or(usize::MAX).min(len + 1);
             announced[first] += 1;
             announced[last] -= 1;
         }

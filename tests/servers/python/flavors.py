@@ -109,12 +109,17 @@ def mcp_v1(options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops) 
 
 def mcp_v2(options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops) -> Any:
     from mcp.server.mcpserver import Context, MCPServer
+    from mcp.server.request_state import RequestStateSecurity
 
-    made: dict[str, Any] = {}
+    from .tasked import register_tasked
+
+    # Processes that share a store open what each of them has sealed.
+    made: dict[str, Any] = {"request_state_security": RequestStateSecurity(keys=[b"k" * 32])}
     if options.get("auth"):
         made |= {"auth": auth_settings(), "token_verifier": Verifier()}
     server = MCPServer("lab", lifespan=lifespan, log_level="WARNING", **made)
     register(server.tool, Context, ops)
+    register_tasked(server.tool, Context)
     add_route(server)
     kwargs: dict[str, Any] = seconds(options, "idle_s")
     for name in ("json_response", "stateless_http", "max_request_body_size", "max_sessions"):

@@ -1,6 +1,5 @@
 //! Hosts that adopt sessions whose owner is gone.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tailrope_checker::Why;
@@ -71,41 +70,32 @@ impl World {
             self.count("adoptions that came too late");
             self.welcome(adopted.session());
             adopted.session().accept_posted();
-            return self.stale.push(adopted.session().clone());
+            let host = self.sessions[session].next_host(node, adopted.session());
+            return self.sessions[session].earlier.push(host);
         }
         // What the owner before ran ends with it, also where that has yet to hear of it.
-        let generation = self.sessions[session].generation;
         let ran = |at: &usize| {
             let stream = &self.streams[*at];
-            stream.session == session && stream.request.is_some() && stream.begun_by == Some(generation)
+            stream.session == session && stream.request.is_some() && self.is_run_by_owner(*at)
         };
         let ran: Vec<usize> = (0..self.streams.len()).filter(ran).collect();
         for stream in ran {
             self.sea().gone(&name, Some(self.streams[stream].name.clone()), Why::OwnerLost);
         }
         self.note_unborn(session);
-        let known = &mut self.sessions[session];
-        known.generation += 1;
-        (known.is_fenced, known.pending) = (false, BTreeMap::new());
-        known.posted.clear();
+        let host = self.sessions[session].next_host(node, adopted.session());
         if (self.setup.seed + self.adoptions).is_multiple_of(REFUSED) {
-            self.sessions[session].home = None;
+            self.sessions[session].goes_to(None);
             self.count("adoptions that a host refused");
             return adopted.refuse(&Fault::Internal.refusal(&Dialect::MCP_PYTHON_2));
         }
         let handle = adopted.session();
         assert_eq!((adopted.replay().len(), self.welcome(handle)), (1, Some(Sent::Dropped)));
-        self.sessions[session].home = Some((node, handle.clone()));
+        self.sessions[session].goes_to(Some(host));
         if self.setup.is_old && self.nodes[node].is_draining {
             // What waited for an owner is told to come again.
             self.permit_ends(session, Why::Cancelled);
         }
         handle.accept_posted();
-    }
-
-    /// Whether the handlers of the session's owner were given the request of a stream.
-    pub(crate) fn is_run_by_owner(&self, stream: usize) -> bool {
-        let stream = &self.streams[stream];
-        stream.request.is_none() || stream.begun_by == Some(self.sessions[stream.session].generation)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tailrope_checker::{Fact, Probe};
 use tailrope_core::protocol::RequestId;
 
+use crate::hosts::Host;
 use crate::reader::Asked;
 use crate::world::World;
 
@@ -60,9 +61,10 @@ impl World {
     fn close_reader_elsewhere(&mut self, stream: usize, hold_ms: Option<u64>) {
         let known = &self.streams[stream];
         // Where another owner began it once more, its client has a cursor into what the store has lost.
-        let is_checked = !known.is_answered && known.begun < 2;
+        let is_checked = !known.was_answered && known.begun < 2;
         let Some(request) = known.request.filter(|_| is_checked).map(RequestId::integer) else { return };
-        let Some((home, handle)) = self.sessions[known.session].home.clone() else { return };
+        let Some(Host { node: home, handle, .. }) = &self.sessions[known.session].home else { return };
+        let (home, handle) = (*home, handle.clone());
         if handle.has_ended() || handle.find_request(&request).is_none() {
             return;
         }

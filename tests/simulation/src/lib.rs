@@ -7,6 +7,7 @@ mod adopting;
 mod closing;
 mod dice;
 mod finale;
+mod hosts;
 mod inbox;
 mod log;
 mod loss;

@@ -37,17 +37,18 @@ impl Sea {
         let name = session_name(session);
         let time = Ms(self.now.0.saturating_sub(1 + by / 4 % LOST_MS));
         let Some(known) = self.sessions.get_mut(&name) else { return };
-        let Some(nonce) = known.logs.iter().find(|(_, log)| log.name == *stream).map(|(nonce, _)| *nonce) else {
+        let nonce = known.logs.iter().find(|(_, log)| log.name == *stream).map(|(nonce, _)| *nonce);
+        if nonce.is_none() && by % 4 != 1 {
             return;
-        };
+        }
         let (mut lost, mut lost_ends) = (Vec::new(), 0);
         known.logs.retain(|at, log| {
             let before = log.now().clone();
             let is_kept = match by % 4 {
-                0 => *at != nonce,
+                0 => Some(*at) != nonce,
                 1 => log.set_back_to(time),
                 // A withdrawal is not lost without what came to the inbox behind it.
-                _ => *at != nonce || known.inbox.is_withdrawn(at) || log.set_back_by(1 + (by / 4 % 3) as usize),
+                _ => Some(*at) != nonce || known.inbox.is_withdrawn(at) || log.set_back_by(1 + (by / 4 % 3) as usize),
             };
             if !is_kept || !log.now().holds(&before) {
                 lost.push(log.name.clone());

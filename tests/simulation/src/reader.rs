@@ -175,8 +175,7 @@ impl World {
             Ok(connection) => {
                 self.readers[at].state = State::Open(connection);
                 if let Asked::Call(_) = asked {
-                    let Reader { stream, session, .. } = self.readers[at];
-                    self.streams[stream].begun_by = Some(self.sessions[session].generation);
+                    self.begun_at(self.readers[at].stream, self.readers[at].node);
                     // Its first append may have told that the session is another process's.
                     self.note_fenced();
                 }

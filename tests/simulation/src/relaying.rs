@@ -25,7 +25,7 @@ pub(crate) enum Relay {
 pub(crate) struct Message {
     session: usize,
     /// Of the owner that the session had when it was sent.
-    generation: u64,
+    generation: Option<u64>,
     /// How often handlers were given it.
     dispatched: u64,
     /// Which of the session's owners has given it to them last.
@@ -65,14 +65,14 @@ impl World {
     /// Relays a message with these members, the last of which gets a value with its number.
     pub(crate) fn relay_message(&mut self, session: usize, node: usize, members: &str) {
         let number = self.messages.len();
-        let generation = self.sessions[session].generation;
+        let generation = self.sessions[session].generation();
         self.messages.push(Message { session, generation, dispatched: 0, dispatched_by: None, is_accepted: None });
         let text = format!(r#"{{"jsonrpc":"2.0",{members}:{{"message":{number}}}}}"#);
         self.relay(session, node, Relay::Message(number, text.into()));
     }
 
     fn is_elsewhere(&self, session: usize, node: usize) -> bool {
-        self.sessions[session].home.as_ref().is_none_or(|(home, _)| *home != node)
+        self.sessions[session].node() != Some(node)
     }
 
     pub(crate) fn tell_server(&mut self, session: usize, node: usize) {
@@ -194,8 +194,9 @@ impl World {
         let mut did = false;
         for session in 0..self.sessions.len() {
             let Some(handle) = self.home(session) else { continue };
-            self.sessions[session].posted.extend(handle.take_posted());
-            if self.sessions[session].posted.len() >= MAX_TAKEN {
+            let Some(host) = &mut self.sessions[session].home else { continue };
+            host.posted.extend(handle.take_posted());
+            if host.posted.len() >= MAX_TAKEN {
                 self.count("hosts that take no more");
             }
             if !self.setup.is_busy || self.is_healed {
@@ -208,7 +209,8 @@ impl World {
     /// The host takes what was relayed to a session. Whether there was anything.
     pub(crate) fn dispatch(&mut self, session: usize) -> bool {
         let Some(handle) = self.home(session) else { return false };
-        let posted = std::mem::take(&mut self.sessions[session].posted);
+        let posted =
+            self.sessions[session].home.as_mut().map(|host| std::mem::take(&mut host.posted)).unwrap_or_default();
         let did = !posted.is_empty();
         for posted in posted {
             let Some(admission) = posted.admit(&Terms::default()) else {
@@ -258,8 +260,8 @@ impl World {
         self.count("relayed calls that began");
         self.streams[stream].begun += 1;
         // A store that was set back has lost the answer of another owner's handler.
-        self.streams[stream].is_answered = false;
-        self.streams[stream].begun_by = Some(self.sessions[session].generation);
+        let generation = self.sessions[session].generation();
+        self.streams[stream].run_by.extend(generation.map(|generation| (generation, false)));
         let known = &self.streams[stream];
         // A store that was set back may have lost that the message was taken.
         let is_withdrawn =
@@ -268,7 +270,7 @@ impl World {
         // it is where a clock was set and the log is over before its sender has heard that the store has it.
         let is_lost = self.is_unsettled(session) || self.sea().has_expired(&self.sessions[session].name, &known.name);
         for (is_broken, says) in [
-            (known.begun > 1 && !(self.sessions[session].generation > 0 && is_lost), "it begins twice"),
+            (known.begun > 1 && !(self.sessions[session].adoptions > 0 && is_lost), "it begins twice"),
             (known.is_refused && !is_lost, "its client was told that it does not begin, and it begins"),
             (is_withdrawn, "it is withdrawn, and begins"),
         ] {
@@ -285,7 +287,7 @@ impl World {
     fn came(&mut self, session: usize, body: &[u8]) {
         let text = String::from_utf8_lossy(body);
         let number = text.rsplit_once(r#""message":"#).and_then(|(_, rest)| rest.trim_end_matches('}').parse().ok());
-        let generation = self.sessions[session].generation;
+        let generation = self.sessions[session].generation();
         // That it was withdrawn is lost.
         let is_lost = self.is_unsettled(session);
         let Some(message) = number.and_then(|number: usize| self.messages.get_mut(number)) else {
@@ -293,7 +295,7 @@ impl World {
         };
         message.dispatched += 1;
         // Nothing is left of a message that came: the next owner can be told a copy of it that was late.
-        let is_twice = message.dispatched_by.replace(generation) == Some(generation);
+        let is_twice = generation.is_some_and(|host| message.dispatched_by.replace(host) == Some(host));
         let is_refused = message.is_accepted == Some(false) && !is_lost;
         self.count("relayed messages that came");
         if is_twice {
@@ -311,9 +313,9 @@ impl World {
         }
         for message in &self.messages {
             let session = &self.sessions[message.session];
-            let is_owned = session.home.as_ref().is_some_and(|(_, handle)| !handle.has_ended());
+            let is_owned = session.home.as_ref().is_some_and(|host| !host.handle.has_ended());
             // What an owner had taken is lost with it.
-            let is_of_owner = self.sessions[message.session].generation == message.generation;
+            let is_of_owner = session.generation() == message.generation;
             let is_lost = message.is_accepted == Some(true) && message.dispatched == 0 && is_of_owner;
             if is_lost && is_owned && !self.is_unsettled(message.session) {
                 self.broken(message.session, None, "a message was accepted and never came");

@@ -214,6 +214,11 @@ pub(crate) enum Decision {
     Orphan {
         session: u64,
     },
+    /// The process of a session stands still, another one has the session and crashes, and the store forgets that.
+    Forget {
+        session: u64,
+        node: u64,
+    },
     Drain {
         node: u64,
         retry_ms: u32,
@@ -302,6 +307,7 @@ fn decide(dice: &mut Dice, faults: u64) -> Decision {
             20 if c.is_multiple_of(3) => Decision::Orphan { session: a },
             20 => Decision::Leave { node: a, how: b },
             21 => Decision::Drain { node: a, retry_ms: 500 },
+            22 if c.is_multiple_of(4) => Decision::Forget { session: a, node: b },
             22 => Decision::RollBack { stream: a, by: b },
             23 if c.is_multiple_of(2) => Decision::EndSession { session: a },
             23 => Decision::Delete { session: a, node: b },

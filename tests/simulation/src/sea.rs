@@ -182,11 +182,17 @@ impl Sea {
         known.is_some_and(|known| known.held.owner == owner || known.forgotten.contains(&owner))
     }
 
-    /// Whether the store has lost anything of a session, by the test's name for it.
+    /// The store object of the process that has the session; none of one that was let go.
+    pub(crate) fn owner_of(&self, session: &str) -> Option<usize> {
+        self.sessions.get(&session_name(session)).and_then(Session::owner)
+    }
+
+    /// Whether the log of a stream is over.
     pub(crate) fn has_expired(&self, session: &str, stream: &str) -> bool {
         self.expired.contains(&(session_name(session), stream.to_owned()))
     }
 
+    /// Whether the store has lost anything of a session, by the test's name for it.
     pub(crate) fn was_set_back(&self, session: &str) -> bool {
         self.set_back.contains(&session_name(session))
     }

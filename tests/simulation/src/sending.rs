@@ -13,7 +13,7 @@ use crate::world::{Stream, World};
 
 impl World {
     pub(crate) fn call(&mut self, session: usize, node: usize) {
-        let is_elsewhere = self.sessions[session].home.as_ref().is_none_or(|(home, _)| *home != node);
+        let is_elsewhere = self.sessions[session].node() != Some(node);
         if (!is_elsewhere && self.home(session).is_none()) || self.streams.len() >= 12 {
             return;
         }
@@ -21,7 +21,7 @@ impl World {
         self.sessions[session].requests = request;
         let name = self.sessions[session].name.clone();
         self.stream(session, &name, format!("r{request}"), Some(request));
-        let home = self.sessions[session].home.as_ref().map(|(home, _)| *home);
+        let home = self.sessions[session].node();
         if self.setup.is_old && [Some(node), home].into_iter().flatten().any(|node| self.nodes[node].is_draining) {
             // Whoever cannot come back is told to ask again.
             self.permit_ends(session, Why::Cancelled);
@@ -29,7 +29,6 @@ impl World {
         let stream = self.streams.len() - 1;
         let request = RequestId::integer(request);
         if is_elsewhere {
-            self.streams[stream].is_relayed = true;
             self.relay(stream, node, Relay::Call(request));
         } else {
             self.open(stream, node, Asked::Call(request), Probe::Own);
@@ -38,8 +37,7 @@ impl World {
 
     /// Whether a handler may run for a stream.
     fn runs(&self, stream: usize) -> bool {
-        let Stream { session, is_relayed, begun, .. } = self.streams[stream];
-        self.home(session).is_some() && (!is_relayed || begun > 0) && self.is_run_by_owner(stream)
+        self.home(self.streams[stream].session).is_some() && self.is_run_by_owner(stream)
     }
 
     pub(crate) fn mark(&self, stream: usize, n: N) -> String {
@@ -83,7 +81,7 @@ impl World {
     /// The client answers the question that was asked last.
     pub(crate) fn settle(&mut self, stream: usize, node: usize) {
         let session = self.streams[stream].session;
-        let is_elsewhere = self.sessions[session].home.as_ref().is_none_or(|(home, _)| *home != node);
+        let is_elsewhere = self.sessions[session].node() != Some(node);
         if !is_elsewhere && self.home(session).is_none() {
             return;
         }
@@ -100,11 +98,11 @@ impl World {
     }
 
     pub(crate) fn respond(&mut self, stream: usize) {
-        let Some(request) = self.streams[stream].request.filter(|_| !self.streams[stream].is_answered) else { return };
-        if !self.runs(stream) {
+        let Stream { session, request: Some(request), .. } = self.streams[stream] else { return };
+        let Some(generation) = self.sessions[session].generation().filter(|_| self.runs(stream)) else { return };
+        if self.streams[stream].run_by.insert(generation, true) == Some(true) {
             return;
         }
-        self.streams[stream].is_answered = true;
         let payload = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":{{"t":"{}"}}}}"#, self.mark(stream, N::End));
         self.send(stream, N::End, OutgoingMessage::response(&RequestId::integer(request), payload.as_bytes()));
     }
@@ -128,7 +126,9 @@ impl World {
         let is_question = message.kind == OutgoingKind::Request;
         match handle.send(message) {
             Ok(Sent::Pending(token)) => {
-                self.sessions[session].pending.insert(token, (stream, n));
+                if let Some(host) = &mut self.sessions[session].home {
+                    host.pending.insert(token, (stream, n));
+                }
             }
             // What comes of it shows in the store, and at the next one.
             Ok(Sent::Ahead) => {
@@ -175,12 +175,10 @@ impl World {
     }
 
     pub(crate) fn take_outcomes(&mut self, session: usize) {
-        let Some((node, handle)) = &self.sessions[session].home else { return };
-        if self.nodes[*node].is_paused {
-            return;
-        }
+        let Some(handle) = self.home(session) else { return };
         for (token, outcome) in handle.take_outcomes() {
-            let Some((stream, n)) = self.sessions[session].pending.remove(&token) else { continue };
+            let host = self.sessions[session].home.as_mut();
+            let Some((stream, n)) = host.and_then(|host| host.pending.remove(&token)) else { continue };
             match outcome {
                 Ok(()) if n == N::End => {}
                 Ok(()) => self.word(stream, n, Ok(true)),

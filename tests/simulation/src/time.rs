@@ -1,9 +1,8 @@
 //! Time, and processes that go with it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tailrope_checker::{Fact, N, Probe, Why};
+use tailrope_checker::{Probe, Why};
 use tailrope_core::Ms;
 use tailrope_core::engine::Clock;
 
@@ -11,7 +10,7 @@ use crate::adopting::ADOPTS;
 use crate::node_store::Mode;
 use crate::reader::Asked;
 use crate::sea::Hint;
-use crate::world::{Node, Session, Stream, World, node};
+use crate::world::{Node, World, node};
 
 /// By then everybody has given a sign after an outage.
 const BACK_MS: u64 = 1_000;
@@ -110,6 +109,7 @@ impl World {
     pub(crate) fn run(&mut self) {
         for _ in 0..1_000 {
             self.note_fenced();
+            self.note_returned();
             let woken = std::mem::take(&mut *self.bells.set());
             let (mut left, mut did) = (Vec::new(), self.serve());
             for key in woken {
@@ -141,33 +141,6 @@ impl World {
         }
     }
 
-    /// What an owner runs that another process took for gone ends, also what that process does not know of.
-    pub(crate) fn note_fenced(&mut self) {
-        for at in 0..self.sessions.len() {
-            let Session { name, home, is_fenced, .. } = &self.sessions[at];
-            let ended = home.as_ref().filter(|(_, handle)| !is_fenced && handle.has_ended());
-            if ended.is_some_and(|(node, _)| self.sea().is_inherited(name, self.nodes[*node].store.owner)) {
-                self.sessions[at].is_fenced = true;
-                self.count("sessions that ended because another process has them");
-                self.permit_ends(at, Why::OwnerLost);
-                self.note_unborn(at);
-            }
-        }
-    }
-
-    /// An owner does not know that the store has a log of whose first append it has not heard, and without an id its client can
-    /// not come back for it.
-    pub(crate) fn note_unborn(&self, session: usize) {
-        let is_unborn =
-            |stream: &&Stream| stream.session == session && stream.ids.is_empty() && stream.ahead == stream.emitted;
-        for stream in self.streams.iter().filter(is_unborn) {
-            for n in (1..=stream.emitted).map(N::Event) {
-                let (session, stream) = (self.sessions[session].name.clone(), stream.name.clone());
-                self.tell(Fact::Unsure { session, stream, n });
-            }
-        }
-    }
-
     pub(crate) fn restart(&mut self, at: usize) {
         let mode = if self.setup.is_slow { Mode::Later } else { Mode::Now };
         let new = node(&self.setup, &self.clock, &self.sea, at, mode);
@@ -192,16 +165,13 @@ impl World {
             }
         }
         for session in &mut self.sessions {
-            if session.home.as_ref().is_some_and(|(node, _)| *node == at) {
-                (session.home, session.pending) = (None, BTreeMap::new());
-                session.posted.clear();
-            }
+            session.loses(at);
         }
     }
 
     pub(crate) fn crash(&mut self, at: usize, done: u64) {
         for session in 0..self.sessions.len() {
-            if self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at) {
+            if self.sessions[session].node() == Some(at) {
                 self.permit_ends(session, Why::OwnerLost);
             }
         }
@@ -212,7 +182,7 @@ impl World {
 
     /// The process of a session lets it go, and others that ask the store late each serve a reader of it.
     pub(crate) fn orphan(&mut self, session: usize) {
-        let Some((home, _)) = self.sessions[session].home else { return };
+        let Some(home) = self.sessions[session].node() else { return };
         self.leave(home, 1);
         let is_read = |at: &usize| self.streams[*at].session == session && self.streams[*at].request.is_some();
         let read: Vec<usize> = (0..self.streams.len()).filter(is_read).collect();
@@ -237,7 +207,7 @@ impl World {
         // Who closes in order ends what runs, with what the store tells of it at once.
         let why = if how.is_multiple_of(2) { Why::Ended } else { Why::OwnerLost };
         for session in 0..self.sessions.len() {
-            if self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at) {
+            if self.sessions[session].node() == Some(at) {
                 self.permit_ends(session, why);
             }
         }

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::json;
-use tailrope_checker::{Fact, N, Probe, Why};
+use tailrope_checker::{Fact, Probe, Why};
 use tailrope_core::Ms;
-use tailrope_core::engine::{Clock, Engine, ManualClock, Options, Posted, SessionHandle, Wake};
+use tailrope_core::engine::{Clock, Engine, ManualClock, Options, Wake};
 use tailrope_core::protocol::{Dialect, RequestId, Revision};
 use tailrope_core::session::{Pace, Paces};
 use tailrope_core::store::{EventStore, Limits};
 use tailrope_core::stream::{Drain, Pacing};
 
 use crate::dice::Seeded;
+use crate::hosts::Host;
 use crate::node_store::{Fate, Mode, NodeStore, lock};
 use crate::reader::{Asked, Reader};
 use crate::relaying::Message;
@@ -63,18 +64,14 @@ impl Node {
 pub(crate) struct Session {
     pub(crate) name: String,
     /// Where its requests go; none when that process is gone.
-    pub(crate) home: Option<(usize, SessionHandle)>,
+    pub(crate) home: Option<Host>,
+    /// Hosts that had it before, and have not heard of another one.
+    pub(crate) earlier: Vec<Host>,
+    /// How often hosts adopted it.
+    pub(crate) adoptions: u64,
     pub(crate) has_ended: bool,
-    /// Its owner knows that another process has it.
-    pub(crate) is_fenced: bool,
-    /// How many owners it had before this one, as far as hosts adopted it.
-    pub(crate) generation: u64,
     pub(crate) requests: i64,
     pub(crate) questions: u64,
-    /// What was relayed to it and is not taken yet.
-    pub(crate) posted: Vec<Posted>,
-    /// Messages whose outcome is not known yet.
-    pub(crate) pending: BTreeMap<u64, (usize, N)>,
 }
 
 pub(crate) struct Stream {
@@ -84,15 +81,12 @@ pub(crate) struct Stream {
     pub(crate) emitted: u64,
     /// So many of them ran ahead of the store.
     pub(crate) ahead: u64,
-    pub(crate) is_answered: bool,
     /// The handler of any owner has answered it.
     pub(crate) was_answered: bool,
-    /// Its request came to another process than its session's.
-    pub(crate) is_relayed: bool,
     /// How often a handler was given it.
     pub(crate) begun: u64,
-    /// Which of the session's owners has given it to a handler last.
-    pub(crate) begun_by: Option<u64>,
+    /// Which of the session's hosts have given it to a handler, and whether that has answered it.
+    pub(crate) run_by: BTreeMap<u64, bool>,
     /// Its client was told that it does not begin.
     pub(crate) is_refused: bool,
     /// Event ids that clients were given, in the order in which they came.
@@ -114,8 +108,6 @@ pub(crate) struct World {
     pub(crate) readers: Vec<Reader>,
     pub(crate) messages: Vec<Message>,
     pub(crate) adoptions: u64,
-    /// Sessions that processes adopted which had lost them already.
-    pub(crate) stale: Vec<SessionHandle>,
     /// Everything works again.
     pub(crate) is_healed: bool,
     probes: u64,
@@ -181,7 +173,6 @@ impl World {
             readers: Vec::new(),
             messages: Vec::new(),
             adoptions: 0,
-            stale: Vec::new(),
             is_healed: false,
             probes: 0,
             is_out: false,
@@ -201,19 +192,9 @@ impl World {
                 world.initialize(&handle);
             }
             handle.assume_revision(revision);
-            let (generation, requests, questions, posted, pending) = Default::default();
-            let home = Some((home, handle));
-            world.sessions.push(Session {
-                name,
-                home,
-                has_ended: false,
-                is_fenced: false,
-                generation,
-                requests,
-                questions,
-                posted,
-                pending,
-            });
+            let home = Some(Host::new(home, handle, 0));
+            let (earlier, adoptions, requests, questions) = Default::default();
+            world.sessions.push(Session { name, home, earlier, adoptions, has_ended: false, requests, questions });
         }
         // Clients know of a session when it is stored.
         world.nodes.iter().for_each(|node| node.store.do_all());
@@ -241,8 +222,7 @@ impl World {
             request: request.map(|id| json!(id)),
             revision: Some(revision.as_str().to_owned()),
         });
-        let (emitted, ahead, is_answered, was_answered, is_relayed, begun, begun_by, is_refused, ids, asked) =
-            Default::default();
+        let (emitted, ahead, was_answered, begun, run_by, is_refused, ids, asked) = Default::default();
         let last_news = Ms(0);
         self.streams.push(Stream {
             session,
@@ -250,11 +230,9 @@ impl World {
             request,
             emitted,
             ahead,
-            is_answered,
             was_answered,
-            is_relayed,
             begun,
-            begun_by,
+            run_by,
             is_refused,
             ids,
             asked,
@@ -401,6 +379,10 @@ impl World {
                 let session = Self::pick(&self.sessions, session).unwrap_or(0);
                 self.orphan(session);
             }
+            Decision::Forget { session, node } => {
+                let session = Self::pick(&self.sessions, session).unwrap_or(0);
+                self.forget(session, self.node(node));
+            }
             Decision::Drain { node, retry_ms } => {
                 let at = self.node(node);
                 if self.nodes[at].is_paused {
@@ -408,7 +390,7 @@ impl World {
                 }
                 self.count("drains");
                 for session in 0..self.sessions.len() {
-                    let is_here = self.sessions[session].home.as_ref().is_some_and(|(node, _)| *node == at)
+                    let is_here = self.sessions[session].node() == Some(at)
                         || self.readers.iter().any(|reader| reader.session == session && reader.node == at);
                     if self.setup.is_old && is_here {
                         self.permit_ends(session, Why::Cancelled);
@@ -449,7 +431,7 @@ impl World {
     pub(crate) fn end_session(&mut self, at: usize) {
         // One that another process has is not this one's to end.
         let Some(handle) = self.home(at).filter(|handle| !handle.has_ended()) else { return };
-        let is_drained = self.sessions[at].home.as_ref().is_some_and(|(node, _)| self.nodes[*node].is_draining);
+        let is_drained = self.sessions[at].node().is_some_and(|node| self.nodes[node].is_draining);
         if is_drained {
             // Its logs stay.
             self.permit_ends(at, Why::Ended);
@@ -461,13 +443,12 @@ impl World {
         handle.end();
         self.take_outcomes(at);
         self.sessions[at].home = None;
-        self.sessions[at].posted.clear();
     }
 
     /// Where a client's request comes in: at the session's own process every other time.
     fn entrance(&self, session: usize, node: u64) -> usize {
-        match self.sessions[session].home {
-            Some((home, _)) if node.is_multiple_of(2) => home,
+        match self.sessions[session].node() {
+            Some(home) if node.is_multiple_of(2) => home,
             _ => self.node(node / 2),
         }
     }
@@ -483,18 +464,6 @@ impl World {
 
     fn fate(&self, node: u64, pick: u64, fate: Fate) {
         self.nodes[self.node(node)].store.decide(pick, fate);
-    }
-
-    /// The session where it lives, if that process runs.
-    pub(crate) fn home(&self, session: usize) -> Option<SessionHandle> {
-        let (node, handle) = self.sessions[session].home.as_ref()?;
-        (!self.nodes[*node].is_paused).then(|| handle.clone())
-    }
-
-    pub(crate) fn permit_ends(&self, session: usize, why: Why) {
-        let requests = self.streams.iter().filter(|stream| stream.session == session && stream.request.is_some());
-        let mut sea = self.sea();
-        requests.for_each(|stream| sea.gone(&self.sessions[session].name, Some(stream.name.clone()), why));
     }
 
     fn probe(&mut self, stream: usize, node: usize) {

@@ -82,6 +82,7 @@ class Origin(NamedTuple):
     def relayed(self, relayed: Relayed) -> Origin:
         """A request for the same place that came to another process."""
         place = {name: self.scope[name] for name in _posted.PLACE if name in self.scope}
+        # The SDK refuses requests for another host. The process to which this one came has asked it.
         host = [(name, value) for name, value in self.scope["headers"] if bytes(name).lower() == b"host"]
         scope = {
             "type": "http",
@@ -89,7 +90,6 @@ class Origin(NamedTuple):
             "query_string": b"",
             **place,
             "method": "POST",
-            # The SDK checks the host, which is part of the place.
             "headers": [*host, *relayed.headers],
             **_sender.read(relayed.auth_json),
         }

@@ -54,7 +54,9 @@ async def serve(
         await app(scope, received, send)
         return
     call = Call(runtime, manager, app, native, Origin.of(scope))
-    call.run(0, native.body, call.origin)
+    # What we add must not make a body too large that was not.
+    body = native.body if len(native.body) <= manager.max_request_body_size else received.body
+    call.run(0, body, call.origin)
     await call.answer(received, send)
 
 

@@ -1,6 +1,6 @@
 //! What is known of a log, besides what its machine knows: what is being written to it, and who reads it elsewhere.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -18,7 +18,7 @@ pub(crate) enum Write {
     Hold(Hold),
     /// The same owner again, to hear which of the session's logs have no end. With the streams that have no end here,
     /// and the last position that is stored of each.
-    Stock(Hold, HashMap<StreamNonce, Option<Seq>>),
+    Stock(Hold, BTreeMap<StreamNonce, Option<Seq>>),
     Append(Append),
     /// The last append that was confirmed, which the store has lost, and what has to be written after it.
     Again(Append, Option<Box<Self>>),

@@ -5,7 +5,7 @@
 //! append of each log is kept for a while, and written again. If the store lost more than that, the stream gets another
 //! end, so that no reader waits for ever.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::Ms;
 use crate::engine::lines::log_later;
@@ -73,7 +73,7 @@ impl Change<'_> {
     /// with what it had confirmed of them.
     pub(crate) fn stock_taken(
         &mut self,
-        running: HashMap<StreamNonce, Option<Seq>>,
+        running: BTreeMap<StreamNonce, Option<Seq>>,
         result: Result<Vec<RunningLog>, StoreError>,
     ) {
         let logs = match result {
@@ -88,7 +88,7 @@ impl Change<'_> {
                 return;
             }
         };
-        let mut logs: HashMap<_, _> = logs.into_iter().map(|log| (log.nonce, log)).collect();
+        let mut logs: BTreeMap<_, _> = logs.into_iter().map(|log| (log.nonce, log)).collect();
         for (nonce, stored) in running {
             let head = logs.remove(&nonce).map(|log| log.head);
             // `None` is less than any position. A log that is being written finds the loss by itself.

@@ -247,6 +247,14 @@ fn a_standalone_stream_begins_anew_after_its_store_lost_it() {
     anew.prime("two", "q").comes("two", "standalone", [5]).done("standalone").is_good();
     let silent = story().open("two", "standalone", Some("standalone-2")).prime("two", "q");
     silent.comes("two", "standalone", [5]).breaks("I3", "[[s/standalone/3]] is missing");
+    // A reader that waited for it begins anew, also where it is there again by then.
+    let restored = || {
+        let waits = story().open("two", "standalone", Some("standalone-2")).prime("two", "q");
+        waits.gone("standalone", Why::StoreLost).restored("standalone")
+    };
+    let anew = restored().prime("two", "r").comes("two", "standalone", 1..=5).done("standalone");
+    anew.ended("two", By::Server, true).open("three", "standalone", Some("r")).prime("three", "t").is_good();
+    restored().comes("two", "standalone", 1..=5).breaks("I3", "not after the connection's cursor");
 }
 
 #[test]
@@ -267,6 +275,9 @@ fn a_log_that_is_restored_is_judged_again() {
     resumed(lost(call()).restored("a")).error("get", "a").closed("get").report_has("I3", "is missing");
     let refused = |story: Story| story.open("get", "a", Some("a-1")).head("get", 400, "application/json");
     refused(lost(call()).restored("a")).breaks("I8", "refused with 400");
+    // What a bound has dropped before may be announced while the log is lost.
+    let gap = |story: Story| resumed(lost(story)).gap("get", 2, 2).comes("get", "a", [4]).restored("a");
+    gap(call()).comes("get", "a", [END]).closed("get").done("a").is_good();
     // What was told while the log was lost may come later.
     resumed(lost(call())).restored("a").error("get", "a").closed("get").is_good();
     // Lost once more, or for another reason, too.
