@@ -29,18 +29,19 @@ export interface PaceOptions {
 const isObject = (value: unknown): value is object =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
+type Said = Record<string, number | boolean>;
+
 /** The option `pace`; what its values may be the native half says. */
-export function checkedPaces(paces: unknown): Record<string, Record<string, number | boolean>> {
+export function checkedPaces(paces: unknown): Record<string, Said> {
   if (!isObject(paces) || !Object.values(paces).every(isObject)) {
     invalid('pace must be an object that gives names of tools their paces, like { render_frame: { retryMs: 5000 } }');
   }
-  for (const [pattern, pace] of Object.entries(paces as Record<string, object>)) {
-    checkNames(pace, PACE_OPTIONS, `the pace '${pattern}'`);
-    for (const [name, value] of Object.entries(pace)) {
-      if (typeof value !== 'boolean' && (typeof value !== 'number' || !(value >= 0))) {
-        invalid(`${name} of the pace '${pattern}' must be a number that is not negative`);
-      }
-    }
-  }
-  return paces as Record<string, Record<string, number | boolean>>;
+  return Object.fromEntries(Object.entries(paces).map(([pattern, pace]) => [pattern, said(pattern, pace)]));
+}
+
+function said(pattern: string, pace: object): Said {
+  checkNames(pace, PACE_OPTIONS, `the pace '${pattern}'`);
+  const isOne = (value: unknown) => typeof value === 'number' || typeof value === 'boolean';
+  // What is neither is no number that any option takes.
+  return Object.fromEntries(Object.entries(pace).map(([name, value]) => [name, isOne(value) ? value : Number.NaN]));
 }

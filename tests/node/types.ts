@@ -122,7 +122,7 @@ serverV1.registerTool('poll', {}, (extra) => {
 await serverV1.connect(transportV1);
 const webV1 = new v1.WebStandardStreamableHTTPServerTransport({ eventStore: new v1.EventStore() });
 await new McpServerV1({ name: 'typed', version: '1' }).connect(webV1);
-const paceOfTools: tailrope.PaceOptions = { retryMs: 5_000, holdMs: 0, heartbeatMs: 20_000 };
+const paceOfTools: tailrope.PaceOptions = { retryMs: 5_000, holdMs: 0, heartbeatMs: 20_000, requiresTask: true };
 tailrope.configure({ pace: { 'render_*': paceOfTools } });
 const inForce: tailrope.Status = tailrope.status();
 const notices: string[] = inForce.notices;
