@@ -1,14 +1,17 @@
 //! Tasks whose owner is gone, stands still, drains or ends, and stores that were set back.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use tailrope_core::engine::{CallStep, Context};
+use tailrope_core::engine::{CallStep, Context, Options};
+use tailrope_core::store::{EventStore, Limits, SessionId, StoreError, session_name};
 use tailrope_core::stream::Drain;
-use tailrope_core::task::Input;
+use tailrope_core::task::{Input, TaskId};
 
+use crate::kit::common::{Bench, SlowStore};
 use crate::kit::fleet::Fleet;
-use crate::kit::tasks::{ask, cancel, get, keys, open, status, update};
+use crate::kit::tasks::{SERVER, ask, cancel, get, keys, open, status, update};
 
 fn input_required() -> Value {
     let asked = json!({"method": "elicitation/create", "params": {"message": "name?"}});
@@ -197,6 +200,144 @@ fn a_task_fails_with_its_process_where_that_ends() {
     assert_eq!(status(&fleet.benches[1], &task), "failed");
     caller.answer(0, &json!({"content": []}));
     assert_eq!(status(&fleet.benches[1], &task), "failed");
+}
+
+#[test]
+fn a_task_whose_end_is_not_taken_is_left_to_others() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    let too_large = StoreError::TooLarge { bytes: 2, max: 1 };
+    *fleet.nodes[0].of_appends.lock().unwrap() = Some((too_large, false));
+    caller.answer(0, &json!({"content": []}));
+    assert_eq!(fleet.benches[0].engine.stats().tasks, 0);
+    assert_eq!(status(&fleet.benches[1], &task), "failed");
+    assert_eq!(status(&fleet.benches[0], &task), "failed");
+}
+
+#[test]
+fn a_full_store_delays_the_end_of_a_task() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    *fleet.nodes[0].of_appends.lock().unwrap() = Some((StoreError::Full { max: 1 }, false));
+    caller.answer(0, &json!({"content": []}));
+    assert_eq!(status(&fleet.benches[1], &task), "working");
+    *fleet.nodes[0].of_appends.lock().unwrap() = None;
+    fleet.advance(1_000);
+    assert_eq!(status(&fleet.benches[1], &task), "completed");
+}
+
+#[test]
+fn o10_a_change_that_the_store_has_after_all_counts() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    // The store went to a stale copy of itself, and came back.
+    *fleet.nodes[0].of_appends.lock().unwrap() = Some((StoreError::RolledBack, true));
+    caller.answer(0, &json!({"content": []}));
+    *fleet.nodes[0].of_appends.lock().unwrap() = None;
+    fleet.benches.iter().for_each(|bench| assert_eq!(status(bench, &task), "completed"));
+    assert_eq!(fleet.benches[0].engine.stats().tasks, 0);
+}
+
+#[test]
+fn a_process_that_let_a_task_go_says_so_again() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    caller.answer(0, &input_required());
+    fleet.benches[0].engine.drain(Drain::after(100));
+    fleet.forget_release(&fleet.only_session());
+    assert_eq!(status(&fleet.benches[0], &task), "input_required");
+    let asking = update(&fleet.benches[1], &task, "1.0.q");
+    assert_eq!(asking.serves().started().0, 1);
+}
+
+#[test]
+fn no_look_into_the_inbox_is_called_off_before_it_has_its_answer() {
+    let fleet = Fleet::with(2, Options { store_timeout_ms: 0, ..Options::default() });
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    let cancelling = cancel(&fleet.benches[1], &task);
+    fleet.settle();
+    let takes = fleet.nodes[0].takes.load(Ordering::SeqCst);
+    for _ in 0..10 {
+        fleet.advance(10);
+    }
+    assert_eq!(fleet.nodes[0].takes.load(Ordering::SeqCst), takes);
+    fleet.nodes[0].answer_takes();
+    assert_eq!(caller.steps(), [CallStep::Disconnect { run: 0 }]);
+    fleet.settle();
+    assert!(cancelling.is_acknowledged());
+}
+
+fn session_of(task: &str) -> Arc<str> {
+    session_name(SessionId::new(SERVER, &TaskId::parse(task).unwrap().session_id()))
+}
+
+/// Two processes on a store that answers when it is told to, and a task in it that waits for its client and has no owner.
+fn left_alone() -> (Arc<SlowStore>, Bench, String) {
+    let store = SlowStore::new(Limits::default());
+    let bench = || Bench::new(Options { store: Some(store.clone()), ..Options::default() });
+    let (owner, other) = (bench(), bench());
+    let caller = open(&owner);
+    let task = caller.become_task(&owner);
+    caller.answer(0, &input_required());
+    store.release(&session_of(&task), store.epoch());
+    (store, other, task)
+}
+
+#[test]
+fn what_a_client_leaves_half_done_is_done_for_the_next_one() {
+    let (store, other, task) = left_alone();
+    store.set(true, false);
+    let cancelling = cancel(&other, &task);
+    assert!(store.answer(true), "the task");
+    assert!(store.answer(true), "its new owner");
+    drop(cancelling);
+    assert!(store.answer(false), "its end");
+    store.set(false, false);
+    assert!(cancel(&other, &task).is_acknowledged());
+    assert_eq!(status(&other, &task), "cancelled");
+}
+
+#[test]
+fn a_task_that_its_host_never_heard_of_is_left_to_others() {
+    let fleet = Fleet::new(3);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    caller.answer(0, &input_required());
+    fleet.lose(0);
+    // Its client leaves before the host is told that it serves the task now.
+    drop(update(&fleet.benches[1], &task, "1.0.q"));
+    assert_eq!(fleet.benches[1].engine.stats().tasks, 0);
+    assert_eq!(status(&fleet.benches[2], &task), "failed");
+}
+
+#[test]
+fn a_closed_engine_follows_no_task_and_keeps_nobody_waiting() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    fleet.benches[1].engine.close();
+    assert_eq!(status(&fleet.benches[1], &task), "working");
+    assert!(fleet.benches[1].engine.is_idle());
+    fleet.nodes[1].fails.store(true, Ordering::SeqCst);
+    assert_eq!(cancel(&fleet.benches[1], &task).take().unwrap().0, 503);
+}
+
+#[test]
+fn a_process_whose_tasks_nobody_else_can_serve_serves_them_while_it_drains() {
+    let bench = Bench::new(Options::default());
+    let caller = open(&bench);
+    let task = caller.become_task(&bench);
+    caller.answer(0, &input_required());
+    bench.engine.drain(Drain::after(100));
+    let asking = update(&bench, &task, "1.0.q");
+    assert_eq!(caller.started().0, 1);
+    assert!(asking.is_acknowledged());
 }
 
 #[cfg(feature = "sqlite")]

@@ -62,6 +62,8 @@ pub(crate) struct Node {
     /// So many more readers were counted, and messages numbered, before the store was set back.
     pub(crate) readers_before: AtomicU64,
     pub(crate) messages_before: AtomicU64,
+    /// What is said of appends, which are done if so.
+    pub(crate) of_appends: Mutex<Option<(StoreError, bool)>>,
     /// Hints are lost.
     pub(crate) is_deaf: AtomicBool,
     pub(crate) takes: AtomicU64,
@@ -88,8 +90,19 @@ impl Fleet {
         let memory = MemoryStore::new(Limits::default());
         let hub = Arc::new(Hub { memory, known: Mutex::default(), lost: Mutex::default(), posts: Mutex::default() });
         let node = |index| {
-            let (fails, refuses, is_unheard, is_silent, holds_takes, held, is_deaf, takes, holds, is_beaten) =
-                Default::default();
+            let (
+                fails,
+                refuses,
+                is_unheard,
+                is_silent,
+                holds_takes,
+                held,
+                is_deaf,
+                takes,
+                holds,
+                is_beaten,
+                of_appends,
+            ) = Default::default();
             let (hub, watchers, readers_before, messages_before, at_release) =
                 (Arc::clone(&hub), Watchers::default(), AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
             Arc::new(Node {
@@ -104,6 +117,7 @@ impl Fleet {
                 held,
                 readers_before,
                 messages_before,
+                of_appends,
                 is_deaf,
                 takes,
                 holds,
@@ -172,6 +186,13 @@ impl Fleet {
     pub(crate) fn lose_session(&self, name: &Arc<str>) {
         let (_, epoch) = self.hub.known.lock().unwrap().owners[name];
         self.hub.memory.drop_session(name, epoch);
+    }
+
+    /// The store forgets that the owner of the session let it go.
+    pub(crate) fn forget_release(&self, name: &Arc<str>) {
+        let (owner, epoch) = self.hub.known.lock().unwrap().owners[name];
+        let hold = Hold { epoch, seen: Some(epoch), record: None };
+        assert!(matches!(self.nodes[owner].hold(name, &hold, &nobody()), Answer::Now(Ok(_))));
     }
 
     /// A process takes a session over, whoever has it.
@@ -316,11 +337,15 @@ impl EventStore for Node {
     }
 
     fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
+        let said = self.of_appends.lock().unwrap().clone();
+        if let Some((error, false)) = said {
+            return Answer::Now(Err(error));
+        }
         let answer = self.ask(|memory| memory.append(now, key, epoch, append, ticket));
         if matches!(answer, Answer::Now(Ok(()))) {
             self.changed(key);
         }
-        answer
+        said.map_or(answer, |(error, _)| Answer::Now(Err(error)))
     }
 
     fn attach(&self, session: &str, attach: &Attach, ticket: &Ticket) -> Answer<Attached> {

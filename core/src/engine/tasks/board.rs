@@ -60,23 +60,29 @@ impl Board {
 impl Shared {
     /// A task takes its place. False where there is none: its call stays a call.
     pub(crate) fn take_task(&self, cell: &Arc<CallCell>) -> bool {
-        let board = &mut *lock(&self.tasks);
-        let principal = cell.principal.as_ref();
-        if !board.has_room(principal, &self.options) {
-            let is_first = !std::mem::replace(&mut board.is_warned, true);
-            if is_first {
-                tracing::warn!(
-                    target: "tailrope",
-                    "a call does not become a task, because there are as many as may be (max_sessions, \
-                     max_sessions_per_principal): it lasts as long as its connection. Logged once"
-                );
+        let is_first = {
+            let board = &mut *lock(&self.tasks);
+            // Under the lock, so that an engine that is being closed misses no task.
+            if self.check().is_err() {
+                return false;
             }
-            return false;
+            let principal = cell.principal.as_ref();
+            if board.has_room(principal, &self.options) {
+                board.count += 1;
+                *board.by_account.entry(account(principal).into()).or_default() += 1;
+                board.owned.insert(Arc::clone(&cell.name), Arc::clone(cell));
+                return true;
+            }
+            !std::mem::replace(&mut board.is_warned, true)
+        };
+        if is_first {
+            tracing::warn!(
+                target: "tailrope",
+                "a call does not become a task, because there are as many as may be (max_sessions, \
+                 max_sessions_per_principal): it lasts as long as its connection. Logged once"
+            );
         }
-        board.count += 1;
-        *board.by_account.entry(account(principal).into()).or_default() += 1;
-        board.owned.insert(Arc::clone(&cell.name), Arc::clone(cell));
-        true
+        false
     }
 
     pub(crate) fn owned_tasks(&self) -> Vec<Arc<CallCell>> {

@@ -254,6 +254,11 @@ impl CallChange<'_> {
     }
 
     pub(super) fn ask(&mut self, from: u64, ask: &Ask) {
+        let has_end = self.state.machine.stored().is_some_and(|task| task.end().is_some());
+        if self.state.place == Place::Left && !has_end {
+            // It was let go since the request found it here.
+            return self.tell(from, false);
+        }
         match ask {
             Ask::Get => {}
             Ask::Update(responses) => self.input(Input::Update { from, responses: responses.clone() }),
@@ -297,7 +302,7 @@ impl CallChange<'_> {
     fn store(&mut self, number: u64, change: &Change) {
         if number == 0 {
             let shared = &self.cell.shared;
-            let is_stopping = shared.check().is_err() || lock(&shared.draining).is_some();
+            let is_stopping = lock(&shared.draining).is_some();
             let me = self.cell.me.upgrade();
             if is_stopping || !me.is_some_and(|me| shared.take_task(&me)) {
                 return self.input(Input::Unstored { number });
@@ -354,6 +359,7 @@ impl CallChange<'_> {
         if place != Place::Here {
             return;
         }
+        let is_for_others = is_draining && is_idle && self.state.records.is_written();
         let stored = self.state.machine.stored();
         let epoch = self.state.records.epoch();
         if let Some(task) = stored.filter(|task| task.end().is_some()) {
@@ -362,12 +368,20 @@ impl CallChange<'_> {
             self.cell.unwatch();
             shared.release(&self.cell.name, epoch);
             shared.expire_task(self.cell, epoch, retention_ms);
-        } else if self.state.machine.has_given_up() {
-            self.drop_task();
-        } else if is_draining && is_idle && self.state.records.is_written() {
-            shared.release(&self.cell.name, epoch);
-            self.drop_task();
+        } else if self.state.machine.has_given_up() || (is_for_others && shared.store.outlives_process()) {
+            self.let_go();
         }
+    }
+
+    /// Nothing of the task happens here any more. Others end it or go on with it, where there are others.
+    pub(super) fn let_go(&mut self) {
+        let (shared, epoch) = (&self.cell.shared, self.state.records.epoch());
+        if shared.store.outlives_process() {
+            shared.release(&self.cell.name, epoch);
+        } else {
+            shared.drop_session(&self.cell.name, epoch);
+        }
+        self.drop_task();
     }
 
     /// The task is another process's, or nobody's.
@@ -382,15 +396,11 @@ impl CallChange<'_> {
     }
 
     fn leave(&mut self) {
-        let shared = &self.cell.shared;
         if self.state.place == Place::Here {
-            if shared.store.outlives_process() {
+            if self.cell.shared.store.outlives_process() {
                 self.write_last_word();
-                shared.release(&self.cell.name, self.state.records.epoch());
-            } else {
-                shared.store.drop_session(&self.cell.name, self.state.records.epoch());
             }
-            self.drop_task();
+            self.let_go();
         }
         self.state.guest = None;
     }
@@ -415,7 +425,8 @@ impl CallCell {
         }
         Counters::add(&self.shared.counters.tasks_adopted, 1);
         self.shared.store.watch(&self.name, &self.watcher());
-        self.change(|change| change.state.place = Place::Here);
+        // The request that led here is asked next, and everything else that is to be done follows.
+        lock(&self.state).place = Place::Here;
         true
     }
 }

@@ -90,6 +90,10 @@ impl QueryChange<'_> {
                 _ => self.acknowledge(),
             };
         }
+        if view.owner.is_none() {
+            // Where the store forgot that this process let it go.
+            self.query.shared.leave_again(&self.query.name);
+        }
         let lost_ms = self.query.shared.options.owner_lost_ms;
         let is_orphaned = view.owner.is_some_and(|owner| owner.unseen_ms >= lost_ms);
         let lost = task.owner_lost(self.query.shared.clock.unix_ms()).filter(|_| is_orphaned);

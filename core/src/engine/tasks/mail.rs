@@ -90,7 +90,8 @@ impl CallChange<'_> {
                 Answer::Now(result) => self.mail_taken(&ticket, result),
                 Answer::Later => {
                     let timeout_ms = self.cell.shared.options.store_timeout_ms;
-                    self.state.inbox.again = Some(self.now.at + timeout_ms.clamp(1, LOOK_MS));
+                    let wait_ms = if timeout_ms == 0 { LOOK_MS } else { timeout_ms.min(LOOK_MS) };
+                    self.state.inbox.again = Some(self.now.at + wait_ms);
                 }
             }
         }

@@ -233,6 +233,23 @@ impl Query {
         }
     }
 
+    /// Nobody waits for what the store was asked.
+    fn call_off(&self, stage: &Stage) {
+        let (nonce, ticket) = match stage {
+            Stage::Load(loading) => (super::TASK_LOG, &loading.ticket),
+            Stage::Post(nonce, ticket) | Stage::LookAtPost(nonce, ticket, _) | Stage::Withdraw(nonce, ticket) => {
+                (*nonce, ticket)
+            }
+            Stage::Inherit(inheritance) => {
+                // The store may have done it, or do it after all: nobody must take this process for the owner.
+                self.shared.release(&self.name, inheritance.epoch);
+                (super::TASK_LOG, &inheritance.ticket)
+            }
+            Stage::Start | Stage::Pause(_) | Stage::Owner | Stage::Posted(..) | Stage::Over => return,
+        };
+        self.shared.store.abandon(&self.key(nonce), ticket);
+    }
+
     /// The owner in this process has decided.
     pub(super) fn told(&self, is_taken: bool) {
         self.change(|change| {
@@ -266,7 +283,6 @@ impl Watch for Query {
     }
 
     fn posted(&self) {}
-
     fn all_changed(&self) {}
 }
 
@@ -276,11 +292,20 @@ impl Drop for Query {
             return;
         }
         lock(&self.shared.timed).remove(&self.number);
-        let (scheduled, is_watching) = {
-            let state = lock(&self.state);
-            (state.scheduled, state.is_watching)
+        let (scheduled, is_watching, stage, answers) = {
+            let state = &mut *lock(&self.state);
+            let (stage, answers) =
+                (std::mem::replace(&mut state.stage, Stage::Over), std::mem::take(&mut state.answers));
+            (state.scheduled, state.is_watching, stage, answers)
         };
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
+        self.call_off(&stage);
+        for answer in answers {
+            // Its host was never told of it.
+            if let TaskAnswer::Serve(call) = answer {
+                call.leave();
+            }
+        }
         if is_watching {
             self.shared.store.unwatch(&self.name, &self.watcher());
         }
@@ -309,6 +334,10 @@ impl QueryChange<'_> {
 
     /// Tries everything again after a pause.
     pub(super) fn pause(&mut self) {
+        if self.query.shared.check().is_err() {
+            // No time passes for an engine that was closed.
+            return self.give_up();
+        }
         let pause_ms = if self.query.is_follower() { FOLLOW_MS } else { PAUSE_MS };
         self.state.stage = Stage::Pause(self.now + pause_ms);
     }
@@ -336,6 +365,13 @@ impl QueryChange<'_> {
 
     pub(super) fn unknown(&mut self) {
         self.answer(TaskAnswer::Refused(unknown_task(&self.query.request.request)));
+    }
+
+    fn give_up(&mut self) {
+        match self.query.is_follower() {
+            true => self.over(),
+            false => self.answer(TaskAnswer::Refused(not_taken(&self.query.request.request))),
+        }
     }
 
     pub(super) fn answer(&mut self, answer: TaskAnswer) {
@@ -370,6 +406,10 @@ impl QueryChange<'_> {
         }
         let Query { shared, name, principal, request, .. } = self.query;
         let mut followers = lock(&shared.followers);
+        if shared.check().is_err() {
+            // Nobody would end it.
+            return;
+        }
         let until = self.now + FOLLOW_FOR_MS;
         // Not through its lock: who has that may wait for the lock of the followers.
         if let Some(known) = followers.get(name).and_then(|follower| follower.follows_until.as_ref()) {
@@ -394,36 +434,14 @@ impl QueryChange<'_> {
             self.state.due = Ms(until.load(Ordering::Relaxed));
         }
         if self.state.due <= self.now {
-            self.call_off();
-            if self.query.is_follower() {
-                return self.over();
-            }
-            let refusal = not_taken(&self.query.request.request);
-            return self.answer(TaskAnswer::Refused(refusal));
+            self.query.call_off(&self.state.stage);
+            return self.give_up();
         }
         match self.state.stage {
             Stage::Pause(at) if at <= self.now => self.start(),
             Stage::Posted(nonce, at, until) if at <= self.now => self.look_at_post(nonce, until),
             _ => {}
         }
-    }
-
-    /// Nobody waits for what the store was asked.
-    fn call_off(&mut self) {
-        let (nonce, ticket) = match &self.state.stage {
-            Stage::Load(loading) => (super::TASK_LOG, loading.ticket.clone()),
-            Stage::Post(nonce, ticket) | Stage::LookAtPost(nonce, ticket, _) | Stage::Withdraw(nonce, ticket) => {
-                (*nonce, ticket.clone())
-            }
-            Stage::Inherit(inheritance) => {
-                let (epoch, ticket) = (inheritance.epoch, inheritance.ticket.clone());
-                // In case the store does it after all.
-                self.query.shared.release(&self.query.name, epoch);
-                (super::TASK_LOG, ticket)
-            }
-            Stage::Start | Stage::Pause(_) | Stage::Owner | Stage::Posted(..) | Stage::Over => return,
-        };
-        self.query.shared.store.abandon(&self.query.key(nonce), &ticket);
     }
 
     fn answered(&mut self, ticket: &Ticket, outcome: Outcome) {

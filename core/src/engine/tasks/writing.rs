@@ -264,6 +264,8 @@ impl CallChange<'_> {
         let lasts = self.cell.shared.store.outlives_process();
         match (step, error) {
             (step, StoreError::Failed(_) | StoreError::TimedOut { .. }) => self.pause(step),
+            // There will be room again, and a task has to be able to end.
+            (Step::Append, StoreError::Full { .. }) if !self.state.records.is_new() => self.pause(step),
             // The store does not even have the session.
             (Step::HoldAgain, StoreError::Gone) if self.state.records.base.0 == 0 => {
                 self.state.records.is_held = false;
@@ -293,6 +295,11 @@ impl CallChange<'_> {
             Counters::add(&self.cell.shared.counters.tasks_created, 1);
         }
         records.stored = records.asked;
+        self.tell_stored();
+    }
+
+    fn tell_stored(&mut self) {
+        let records = &mut self.state.records;
         if records.told < records.stored {
             records.told = records.stored;
             let number = records.seq_at(records.told) - 1;
@@ -306,12 +313,14 @@ impl CallChange<'_> {
         let count = head.checked_sub(records.base.0).and_then(|count| usize::try_from(count).ok());
         if let Some(count) = count.filter(|count| *count <= records.list.len() && records.chain_at(*count) == chain) {
             records.stored = count;
-            return;
+            return self.tell_stored();
         }
         tracing::error!(
             target: "tailrope", session = %self.cell.name,
             "the event store has another history of a task than its owner: the task is lost"
         );
+        // Others do with it what the store has of it.
+        self.cell.shared.release(&self.cell.name, self.state.records.epoch());
         self.lose();
     }
 
@@ -322,7 +331,12 @@ impl CallChange<'_> {
         if records.is_new() {
             return self.not_created();
         }
-        records.list.truncate(records.stored.max(records.told));
+        if records.stored < records.told {
+            // The store was set back, and does not take again what it had.
+            self.cell.shared.release(&self.cell.name, records.epoch);
+            return self.lose();
+        }
+        records.list.truncate(records.stored);
         records.asked = records.list.len();
         let number = records.seq_at(records.asked);
         self.input(Input::Unstored { number });
