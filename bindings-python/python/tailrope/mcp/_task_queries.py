@@ -53,7 +53,7 @@ async def _answer(runtime: Runtime, manager: Any, app: ASGIApp, origin: Origin, 
                 served = _task_calls.Call(runtime, manager, app, answer, origin)
             elif answer is not None:
                 return answer
-            elif served is not None:
+            elif served is not None and not served.has_ended:
                 # It is woken in the place of this request.
                 await served.turn()
             else:
@@ -61,5 +61,5 @@ async def _answer(runtime: Runtime, manager: Any, app: ASGIApp, origin: Origin, 
                 if here.waiters.park(query.key, future):
                     await future
     finally:
-        if served is None:
+        if served is None or served.has_ended:
             here.waiters.forget(query.key)

@@ -359,6 +359,7 @@ impl CallChange<'_> {
         if place != Place::Here {
             return;
         }
+        let is_for_others = is_draining && is_idle && self.state.records.is_written();
         let stored = self.state.machine.stored();
         let epoch = self.state.records.epoch();
         if let Some(task) = stored.filter(|task| task.end().is_some()) {
@@ -367,9 +368,7 @@ impl CallChange<'_> {
             self.cell.unwatch();
             shared.release(&self.cell.name, epoch);
             shared.expire_task(self.cell, epoch, retention_ms);
-        } else if self.state.machine.has_given_up() {
-            self.let_go();
-        } else if is_draining && is_idle && self.state.records.is_written() && shared.store.outlives_process() {
+        } else if self.state.machine.has_given_up() || (is_for_others && shared.store.outlives_process()) {
             self.let_go();
         }
     }

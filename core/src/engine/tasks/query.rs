@@ -283,7 +283,6 @@ impl Watch for Query {
     }
 
     fn posted(&self) {}
-
     fn all_changed(&self) {}
 }
 
@@ -337,7 +336,7 @@ impl QueryChange<'_> {
     pub(super) fn pause(&mut self) {
         if self.query.shared.check().is_err() {
             // No time passes for an engine that was closed.
-            return if self.query.is_follower() { self.over() } else { self.give_up() };
+            return self.give_up();
         }
         let pause_ms = if self.query.is_follower() { FOLLOW_MS } else { PAUSE_MS };
         self.state.stage = Stage::Pause(self.now + pause_ms);
@@ -369,7 +368,10 @@ impl QueryChange<'_> {
     }
 
     fn give_up(&mut self) {
-        self.answer(TaskAnswer::Refused(not_taken(&self.query.request.request)));
+        match self.query.is_follower() {
+            true => self.over(),
+            false => self.answer(TaskAnswer::Refused(not_taken(&self.query.request.request))),
+        }
     }
 
     pub(super) fn answer(&mut self, answer: TaskAnswer) {
@@ -433,9 +435,6 @@ impl QueryChange<'_> {
         }
         if self.state.due <= self.now {
             self.query.call_off(&self.state.stage);
-            if self.query.is_follower() {
-                return self.over();
-            }
             return self.give_up();
         }
         match self.state.stage {
