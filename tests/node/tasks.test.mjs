@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
 import { describe } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -12,7 +13,7 @@ import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/cli
 import { createTaskSessionFromClient, resultFromTaskOutcome } from '@modelcontextprotocol/ext-tasks/client';
 import { createMcpHandler, McpServer } from '@modelcontextprotocol/server';
 import express from 'express';
-import { EventStore, openStore, stats } from 'tailrope/mcp';
+import { EventStore, openStore, setLog, stats } from 'tailrope/mcp';
 
 import { DURABLE } from './kit/addresses.mjs';
 import { run } from './kit/program.mjs';
@@ -289,6 +290,53 @@ test('a handler that is closed answers the calls that are no tasks yet', ours, a
   const { status, body } = await within(call);
   // As the SDK answers it.
   assert.deepEqual([status, body], [499, '']);
+});
+
+test('a fault of ours costs one call', ours, async (t) => {
+  const { TaskCall } = createRequire(import.meta.url)('../../bindings-node/tailrope.node');
+  const { takeSteps } = TaskCall.prototype;
+  t.after(() => {
+    TaskCall.prototype.takeSteps = takeSteps;
+  });
+  const lines = [];
+  setLog((_, line) => lines.push(line));
+  const { port, desk, errors } = await serve(t);
+  const caller = new Caller(port);
+  const taskId = await caller.task('wait');
+  TaskCall.prototype.takeSteps = () => {
+    TaskCall.prototype.takeSteps = takeSteps;
+    throw new Error('a fault');
+  };
+  const { status, error } = await caller.call('wait', { gate: 'never' });
+  assert.deepEqual([status, error.code], [500, -32603]);
+  assert.deepEqual(
+    errors.map(({ message }) => message),
+    ['a fault'],
+  );
+  assert.match(lines.join(), /a call that may become a task is not served any more: Error: a fault/);
+  desk.open('go');
+  await caller.once(taskId, 'completed');
+});
+
+test('a server that cannot be made fails its task, and is told', ours, async (t) => {
+  const desk = new Desk();
+  let made = 0;
+  const make = () => {
+    made += 1;
+    if (made > 2) {
+      throw new Error('no server');
+    }
+    return makeServer(desk);
+  };
+  const { port, errors } = await serve(t, { make, eventStore: new EventStore('memory:', { taskAfterMs: 0 }) });
+  const caller = new Caller(port);
+  // The first server was asked whether it makes tasks, the second one serves the call.
+  const taskId = await caller.task('ask');
+  const [key] = await caller.questions(taskId);
+  await caller.update(taskId, { [key]: accept('Ann') });
+  const { error } = await caller.once(taskId, 'failed');
+  assert.equal(error.code, -32603);
+  assert.equal(errors[0].message, 'no server');
 });
 
 test('a drain waits for the calls of tasks', ours, () => {

@@ -228,8 +228,8 @@ async def test_any_process_answers_for_a_task(tmp_path: Any) -> None:
         assert text_of((await there.ended(task))["result"]) == '{"name":"Ann"}'
 
 
-async def test_a_round_runs_whichever_process_has_its_last_answer(tmp_path: Any, kind: Kind) -> None:
-    if kind.name != "mcp2":
+async def test_a_round_runs_whichever_process_has_its_last_answer(tmp_path: Any) -> None:
+    if KIND.name != "mcp2":
         pytest.skip("its server has no tool of rounds")
     with pair_on(KIND, f"sqlite:{tmp_path / 'events.db'}", engine=SOON) as (first, second):
         here, there = Modern(first.port), Modern(second.port)

@@ -111,7 +111,8 @@ export const fetchStoredSession: (
 
 /**
  * The SDK's `createMcpHandler` with resumable sessions for clients of 2025-03-26 to 2025-11-25. The factory makes
- * one server for each of their sessions, and as before one for each request of 2026-07-28, which the SDK serves.
+ * one server for each of their sessions, and as before one for each request of 2026-07-28, which the SDK serves. Long calls of
+ * clients that take tasks become tasks: docs/tasks.md.
  * `notify` reaches both; of the sessions those that exist, with what their server declares as `listChanged`.
  *
  * @throws a `TailropeError` (`invalid_argument`) for the option `legacy`: this handler is what it would choose.

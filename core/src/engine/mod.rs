@@ -94,7 +94,8 @@ impl Engine {
         }
         let clock = options.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::default()));
         let randomness = Randomness::new(options.randomness.clone().unwrap_or_else(|| Arc::new(SystemRandomness)));
-        Self(Arc::new(Shared {
+        Self(Arc::new_cyclic(|me| Shared {
+            me: me.clone(),
             chain_key: store.chain_key(),
             options,
             store,
@@ -228,6 +229,7 @@ impl Engine {
             }
         }
         lock(&self.0.kept).trim(now, self.0.options.shortest_retention_ms());
+        self.0.forget_left(now);
         self.0.sweep(now);
         idle
     }

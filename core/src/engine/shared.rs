@@ -41,6 +41,7 @@ pub(crate) enum Timed {
 }
 
 pub(crate) struct Shared {
+    pub(crate) me: Weak<Self>,
     pub(crate) options: Options,
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) clock: Arc<dyn Clock>,

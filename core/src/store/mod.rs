@@ -306,7 +306,8 @@ pub trait EventStore: Send + Sync {
     /// The owner lets the session go: anybody may take it over at once. Session and logs stay, with their epoch.
     fn release(&self, session: &str, epoch: Epoch);
 
-    /// From now on the watcher is told of changes to the session that were made elsewhere (rule 13).
+    /// From now on the watcher is told of changes to the session that were made elsewhere (rule 13). An empty name is of no
+    /// session: its watcher is only told that [anything may have changed](Watch::all_changed).
     fn watch(&self, session: &Arc<str>, watcher: &Watcher) {
         let _ = (session, watcher);
     }

@@ -12,7 +12,7 @@ use crate::kit::adopting::{begin as begin_session, go_on, offer};
 use crate::kit::common::{NEW, call, id, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::events;
-use crate::kit::relaying::{find, initialized, open, pass, read, relay, relay_delete, serve, tool_call};
+use crate::kit::relaying::{find, held, initialized, open, pass, read, relay, relay_delete, serve, tool_call};
 
 /// As long as an owner has to begin, in milliseconds.
 const LOST_MS: u64 = 2_000;
@@ -271,6 +271,25 @@ fn o1_an_owner_that_the_store_forgot_yields_to_one_that_came_since() {
         assert_eq!((fleet.epoch("s"), owner.has_ended()), (epoch, true));
         assert_eq!(fleet.benches[1].engine.stats().sessions_taken_over, 1);
     }
+}
+
+#[test]
+fn o1_a_process_that_has_nothing_of_a_session_leaves_it_again_where_the_store_forgot_that() {
+    let fleet = Fleet::with(3, Options { owner_lost_ms: LOST_MS, ..Options::default() });
+    let session = begin_session(&fleet, NEW);
+    let cursor = begin(&fleet, &session);
+    [&fleet.nodes[0].is_deaf, &fleet.nodes[0].fails].iter().for_each(|flag| flag.store(true, Ordering::SeqCst));
+    fleet.lose(0);
+    let heir = resume(&find(&fleet, 1), &cursor);
+    assert!(read(&fleet, &heir).end.is_some(), "I13");
+    drop(heir);
+    assert_eq!(held(&fleet, 1), (0, 0), "I11");
+    fleet.forget_release("s");
+    fleet.disturb();
+    let (view, _) = offer(&fleet, 2);
+    let waiting = relay(&view, &tool_call(2));
+    assert_eq!(go_on(&view, NEW).1, ["tools/call 2"]);
+    drop(waiting);
 }
 
 #[test]

@@ -16,8 +16,10 @@ export interface CallContext {
   sdk: FetchHandler;
   /** The calls that are served. */
   open: Set<TaskedCall>;
-  /** Something failed that nobody else hears of. */
-  failed(error: unknown): void;
+  /** Tells what failed that nobody else hears of. */
+  report(what: string, error: unknown): void;
+  /** The answer to a call that is not served any more. */
+  internal(): Response;
 }
 
 /** The runs, by the request that the SDK has. */
@@ -35,7 +37,8 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   #asks = new Map<number, (result: unknown) => void>();
   #lastAsk = 0;
   #onOver: () => void;
-  /** The handler is closed. */
+  #isPumping = false;
+  /** It is not served any more. */
   #isLeft = false;
 
   constructor(context: CallContext, native: NativeCall, origin: Origin, onOver: () => void) {
@@ -49,7 +52,9 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   /** Gives the SDK the call that `request` brought. Resolves to the answer, as soon as its head is known. */
   answer(request: Request): Promise<Response> {
     this.#reply = new Reply(request.signal, () => this.#input(() => this.#native.clientGone()));
-    this.#start(0, this.#native.body, this.#origin, request.headers.get('mcp-name') ?? undefined);
+    this.#attempt(() => {
+      this.#start(0, this.#native.body, this.#origin, request.headers.get('mcp-name') ?? undefined);
+    });
     this.pump();
     return this.#reply.response;
   }
@@ -88,42 +93,56 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   }
 
   failed(error: unknown): void {
-    this.#context.failed(error);
+    this.#context.report('the server raised while it ran a task', error);
   }
 
   /** Tells the engine something, and does what follows. */
   #input(tell: () => void): void {
-    try {
-      tell();
-    } catch (error) {
-      this.failed(error);
-    }
+    this.#attempt(tell);
     this.pump();
   }
 
   /** Does what there is to do. */
   pump(): void {
-    try {
-      for (let steps = this.#native.takeSteps(); steps.length > 0; steps = this.#native.takeSteps()) {
-        steps.forEach((step) => this.#attempt(step));
+    if (this.#isPumping) {
+      // What led here was a step. The others of its turn come first.
+      return;
+    }
+    this.#isPumping = true;
+    this.#attempt(() => this.#perform());
+    this.#isPumping = false;
+  }
+
+  #perform(): void {
+    for (let steps = this.#native.takeSteps(); steps.length > 0; steps = this.#native.takeSteps()) {
+      for (const step of steps) {
+        this.#attempt(() => this.#do(step));
       }
-      this.#context.runtime.armDue();
-      if (this.#native.isOver || (this.#isLeft && this.#reply?.isGiven !== false)) {
-        this.#context.open.delete(this);
-        this.#onOver();
-      }
-    } catch (error) {
-      this.failed(error);
+    }
+    this.#context.runtime.armDue();
+    if (this.#native.isOver || (this.#isLeft && this.#reply?.isGiven !== false)) {
+      this.#context.open.delete(this);
+      this.#onOver();
     }
   }
 
-  #attempt(step: TaskStep): void {
+  /** A fault of ours costs this call, and no other. */
+  #attempt(act: () => void): void {
     try {
-      this.#do(step);
+      act();
     } catch (error) {
-      // One that fails must not keep the others from theirs.
-      this.failed(error);
+      this.#context.report('a call that may become a task is not served any more', error);
+      this.#giveUp();
     }
+  }
+
+  #giveUp(): void {
+    if (this.#isLeft) {
+      return;
+    }
+    this.#reply?.unlink();
+    this.#reply?.give(this.#context.internal());
+    this.leave();
   }
 
   #do({ kind, run = 0, ask = 0, status = 200, data = '', ...step }: TaskStep): void {
@@ -189,18 +208,13 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   #start(number: number, call: string, origin: Origin, name: string | undefined): void {
     const run = new Run(number, this);
     this.#runs.set(number, run);
-    try {
-      const request = origin.request(run.signal, METHOD, name, this.#origin);
-      const message: unknown = JSON.parse(call);
-      runOf.set(request, { asked: this, signal: run.over });
-      origin.run(() => run.start(this.#context.sdk, request, message, origin));
-    } catch (error) {
-      this.failed(error);
-      run.kill();
-    }
+    const request = origin.request(run.signal, METHOD, name, this.#origin);
+    const message: unknown = JSON.parse(call);
+    runOf.set(request, { asked: this, signal: run.over });
+    origin.run(() => run.start(this.#context.sdk, request, message, origin));
   }
 
-  /** The handler is closed: nobody serves the call any more. A client that waits for an answer gets one. */
+  /** Nobody serves the call any more. A client that waits for an answer gets one. */
   leave(): void {
     this.#isLeft = true;
     this.#runs.forEach((run) => run.disconnect());

@@ -56,8 +56,9 @@ export class Tasks {
     this.#sdk = sdk;
     this.#options = options;
     const { runtime, modern, onerror } = options;
-    const failed = (error: unknown) => reportFailure(onerror, 'a call that may become a task failed', error);
-    this.#context = { runtime, sdk: modern, open: new Set(), failed };
+    const report = (what: string, error: unknown) => reportFailure(onerror, what, error);
+    const internal = () => responseOf(refusalOf(sdk.major, 'internal'));
+    this.#context = { runtime, sdk: modern, open: new Set(), report, internal };
   }
 
   get #engine(): Engine {

@@ -1,22 +1,29 @@
 //! Sessions that this process has left lately, in case the store loses that in a failover. Then the store would take
-//! them for this process's again. This process gives signs of life, so no other process would take them over.
+//! them for this process's again. This process gives signs of life, so no other process would take them over. It may
+//! have nothing of such a session that would hear of the failover, so the engine itself does.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::Ms;
 use crate::engine::logs::kept::KEPT_MS;
 use crate::engine::shared::{Shared, lock};
-use crate::store::Epoch;
-use crate::sync::Arc;
+use crate::protocol::StreamNonce;
+use crate::store::{Epoch, Watch, Watcher};
+use crate::sync::{Arc, Weak};
 
 /// How many sessions are remembered at most. The oldest go first.
 const MAX_LEFT: usize = 10_000;
 
+/// The engine watches the store under this name. No session has it.
+const NO_SESSION: &str = "";
+
 /// How a session was left, by its name.
 #[derive(Default)]
 pub(crate) struct Left {
-    sessions: HashMap<Arc<str>, (Ms, Way)>,
+    sessions: BTreeMap<Arc<str>, (Ms, Way)>,
     by_time: VecDeque<(Ms, Arc<str>)>,
+    /// The engine watches the store.
+    is_watching: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -30,6 +37,10 @@ impl Left {
     fn keep(&mut self, now: Ms, name: Arc<str>, way: Way) {
         self.by_time.push_back((now, Arc::clone(&name)));
         self.sessions.insert(name, (now, way));
+        self.trim(now);
+    }
+
+    fn trim(&mut self, now: Ms) {
         while self.by_time.len() > MAX_LEFT || self.by_time.front().is_some_and(|(at, _)| *at + KEPT_MS <= now) {
             let Some((at, oldest)) = self.by_time.pop_front() else { return };
             // The session may have been left once more since then.
@@ -40,7 +51,35 @@ impl Left {
     }
 }
 
+impl Watch for Shared {
+    fn changed(&self, _nonce: StreamNonce) {}
+
+    fn posted(&self) {}
+
+    fn all_changed(&self) {
+        if self.is_forked() {
+            return;
+        }
+        let left = lock(&self.left).sessions.clone();
+        left.iter().for_each(|(name, (_, way))| self.tell_left(name, *way));
+    }
+}
+
 impl Shared {
+    fn watcher(&self) -> Watcher {
+        let me: Weak<dyn Watch> = self.me.clone();
+        me
+    }
+
+    /// Forgets the sessions that were left long enough ago.
+    pub(crate) fn forget_left(&self, now: Ms) {
+        let mut left = lock(&self.left);
+        left.trim(now);
+        if left.sessions.is_empty() && std::mem::take(&mut left.is_watching) {
+            self.store.unwatch(NO_SESSION, &self.watcher());
+        }
+    }
+
     /// This process owns the session no longer: others may take it over.
     pub(crate) fn release(&self, name: &Arc<str>, epoch: Epoch) {
         self.leave(name, Way { epoch, is_dropped: false });
@@ -67,8 +106,16 @@ impl Shared {
 
     fn leave(&self, name: &Arc<str>, way: Way) {
         if self.store.outlives_process() {
-            lock(&self.left).keep(self.clock.now(), Arc::clone(name), way);
+            let mut left = lock(&self.left);
+            left.keep(self.clock.now(), Arc::clone(name), way);
+            if !std::mem::replace(&mut left.is_watching, true) {
+                self.store.watch(&NO_SESSION.into(), &self.watcher());
+            }
         }
+        self.tell_left(name, way);
+    }
+
+    fn tell_left(&self, name: &str, way: Way) {
         if way.is_dropped {
             self.store.drop_session(name, way.epoch);
         } else {

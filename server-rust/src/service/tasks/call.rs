@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use tailrope_core::engine::{CallStep, Context, TaskCall};
+use tailrope_core::engine::{CallStep, Context, TaskCall, Wake as _};
 use tailrope_core::task::{Input, Posted, Reply};
 use tokio::sync::mpsc::Sender;
 
@@ -19,6 +19,8 @@ pub(super) struct Caller<A: Application> {
     endpoint: Arc<Endpoint<A>>,
     call: TaskCall,
     signal: Arc<Signal>,
+    /// The request with which the call came to this process, as long as that waits.
+    asking: Option<Arc<Signal>>,
     /// The head of the call, or of the request with which the call came to this process.
     parts: Parts,
     replies: Option<Sender<Part>>,
@@ -39,12 +41,18 @@ impl<A: Application> Caller<A> {
             endpoint: Arc::clone(endpoint),
             call,
             signal,
+            asking: None,
             parts,
             replies: Some(sender),
             runs: HashMap::new(),
             is_linked: true,
         };
         (caller, receiver)
+    }
+
+    /// Each wake-up of the call is one of this, too.
+    pub(super) fn pass_wakes_to(&mut self, asking: &Arc<Signal>) {
+        self.asking = Some(Arc::clone(asking));
     }
 
     /// Serves the call until nothing of it is left to do. `is_new` says that it begins here.
@@ -62,6 +70,9 @@ impl<A: Application> Caller<A> {
                     break;
                 }
                 steps.into_iter().for_each(|step| self.step(step));
+            }
+            if let Some(asking) = &self.asking {
+                asking.wake(0);
             }
             self.endpoint.host.arm_for_engine();
             let replies = self.replies.clone().filter(|_| self.is_linked);

@@ -12,7 +12,8 @@ mod reply;
 mod run;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -26,7 +27,7 @@ use tailrope_core::task::{
     Announcement, Ask, Declared, Posted, Route, RunReader, TaskHead, TaskRequest, announce, missing_capability,
     read_request,
 };
-use tokio::sync::OnceCell;
+use tokio::task::JoinHandle;
 
 use self::call::Caller;
 use super::answer::ResponseBody;
@@ -50,10 +51,15 @@ const DISCOVER: &str = r#"{"jsonrpc":"2.0","id":0,"method":"server/discover","pa
 #[derive(Default)]
 pub(super) struct Tasks {
     /// Whether the application makes tasks itself, once it has said so.
-    stands_aside: OnceCell<bool>,
+    stands_aside: OnceLock<bool>,
     /// The heads of the requests that are being answered, by their keys: a round of a call runs in the context of one.
     contexts: Mutex<HashMap<u64, Parts>>,
-    next_key: Mutex<u64>,
+}
+
+/// A key of a request. No other endpoint has the same: a task may be asked about at one and run at another.
+fn next_key() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Tasks {
@@ -61,10 +67,13 @@ impl Tasks {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn key(&self) -> u64 {
-        let mut next = self.next_key.lock().unwrap_or_else(PoisonError::into_inner);
-        *next += 1;
-        *next
+    /// Notes whether the application makes tasks itself. An answer that cannot say so is no answer.
+    fn note(&self, announcement: &Announcement) -> bool {
+        let is_by_host = *announcement == Announcement::ByHost;
+        if *announcement != Announcement::Unchanged {
+            let _ = self.stands_aside.set(is_by_host);
+        }
+        is_by_host
     }
 }
 
@@ -125,26 +134,26 @@ impl<A: Application> Endpoint<A> {
         self.application.serve_modern(Request::from_parts(parts, Full::new(body)), guest)
     }
 
-    /// Whether the application makes tasks itself. It is asked once, in the context of this request.
+    /// Whether the application makes tasks itself. It is asked until it has said so, in the context of this request.
     async fn stands_aside(&self, parts: &Parts) -> bool {
-        let ask = async {
-            let mut parts = parts.clone();
-            parts.headers.insert(METHOD, HeaderValue::from_static("server/discover"));
-            parts.headers.remove(NAME);
-            parts.headers.remove(CONTENT_LENGTH);
-            match self.pass(parts, Bytes::from_static(DISCOVER.as_bytes())) {
-                Some(served) => matches!(announced(served.await).await.1, Announcement::ByHost),
-                None => true,
-            }
-        };
-        *self.tasks.stands_aside.get_or_init(|| ask).await
+        if let Some(known) = self.tasks.stands_aside.get() {
+            return *known;
+        }
+        let mut parts = parts.clone();
+        parts.headers.insert(METHOD, HeaderValue::from_static("server/discover"));
+        parts.headers.remove(NAME);
+        parts.headers.remove(CONTENT_LENGTH);
+        match self.pass(parts, Bytes::from_static(DISCOVER.as_bytes())) {
+            Some(served) => self.tasks.note(&announced(served.await).await.1),
+            None => true,
+        }
     }
 
     /// The application's answer to `server/discover`, with the extension.
     async fn discover(&self, parts: Parts, body: Bytes) -> Option<Answer> {
         let guest = self.host.engine.guest();
         let (answer, announcement) = announced(self.pass(parts, body)?.await).await;
-        let _ = self.tasks.stands_aside.set(announcement == Announcement::ByHost);
+        self.tasks.note(&announcement);
         let (mut head, bytes) = answer.into_parts();
         let body = match announcement {
             Announcement::Added(added) => {
@@ -193,12 +202,13 @@ impl<A: Application> Endpoint<A> {
         let is_get = request.ask == Ask::Get;
         let relayed =
             (!is_get).then(|| relayed(RelayedMethod::Post, body.clone(), Some(parts), &self.config.relayed_headers));
-        let known = Known { tasks: &self.tasks, key: self.tasks.key() };
+        let known = Known { tasks: &self.tasks, key: next_key() };
         if !is_get {
             self.tasks.contexts().insert(known.key, parts.clone());
         }
         let (signal, server) = (Signal::new(), self.server(parts));
         let wake = Arc::clone(&signal) as _;
+        let mut served: Option<(JoinHandle<()>, Arc<Signal>)> = None;
         let query = self.host.engine.ask_task(&server, request, principal.as_ref(), relayed, wake, known.key);
         loop {
             self.host.arm_for_engine();
@@ -206,11 +216,19 @@ impl<A: Application> Endpoint<A> {
                 Some(TaskAnswer::Body(body)) => return Ok(json(StatusCode::OK, body)),
                 Some(TaskAnswer::Refused(refusal)) => return Err(refusal),
                 Some(TaskAnswer::Serve(call)) => {
-                    // Its wake is this request's, which may be over before the call is.
-                    let (caller, _) = Caller::new(self, call, Arc::clone(&signal), parts.clone());
-                    tokio::spawn(caller.serve(false));
+                    // Its wake is this request's, which may be over before the call is. So it passes wake-ups on.
+                    let (mut caller, _) = Caller::new(self, call, Arc::clone(&signal), parts.clone());
+                    let passed = Signal::new();
+                    caller.pass_wakes_to(&passed);
+                    served = Some((tokio::spawn(caller.serve(false)), passed));
                 }
-                None => signal.woken().await,
+                None => match &mut served {
+                    None => signal.woken().await,
+                    Some((serving, passed)) => tokio::select! {
+                        () = passed.woken() => {}
+                        _ = serving => served = None,
+                    },
+                },
             }
         }
     }
