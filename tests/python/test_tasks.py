@@ -12,7 +12,7 @@ from conftest import KIND
 from kit.elsewhere import pair_on, start
 from kit.ending import ended
 from kit.modern import STEERED, TASKS, UNDECLARED, UNKNOWN, Modern, text_of
-from kit.servers import Farm, Kind, gate
+from kit.servers import Farm, gate
 from kit.stock import LINE
 
 pytestmark = [pytest.mark.ours, pytest.mark.skipif(LINE == 1, reason="1.x knows no 2026-07-28")]
