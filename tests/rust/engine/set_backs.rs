@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use serde_json::json;
 use tailrope_core::engine::{Connection, Options, SessionHandle};
 use tailrope_core::protocol::EventId;
-use tailrope_core::store::Epoch;
+use tailrope_core::store::{Epoch, session_name};
 use tailrope_core::stream::CloseReason;
 
 use crate::kit::adopting::{begin as begin_session, go_on, offer};
@@ -284,7 +284,7 @@ fn o1_a_process_that_has_nothing_of_a_session_leaves_it_again_where_the_store_fo
     assert!(read(&fleet, &heir).end.is_some(), "I13");
     drop(heir);
     assert_eq!(held(&fleet, 1), (0, 0), "I11");
-    fleet.forget_release("s");
+    fleet.forget_release(&session_name("s"));
     fleet.disturb();
     let (view, _) = offer(&fleet, 2);
     let waiting = relay(&view, &tool_call(2));

@@ -1,14 +1,16 @@
 //! Calls that become tasks: in one process, and asked about in others.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tailrope_core::engine::{CallStep, Context, Options};
-use tailrope_core::task::{Input, Reply};
+use tailrope_core::store::{HostStore, Limits};
+use tailrope_core::task::{Input, Posted, Reply, Route};
 
 use crate::kit::common::{Bench, SlowStore};
 use crate::kit::fleet::Fleet;
 use crate::kit::relaying::BOB;
 use crate::kit::tasks::{AFTER_MS, ask, ask_as, cancel, get, keys, open, open_as, status, update};
-use tailrope_core::store::Limits;
 
 fn input_required() -> Value {
     let asked = json!({"method": "elicitation/create", "params": {"message": "name?"}});
@@ -251,4 +253,17 @@ fn a_client_of_a_stream_gets_the_task_at_its_end() {
         matches!(&steps[3], CallStep::Reply(Reply::Event(created)) if created.starts_with(b"{\"jsonrpc\":\"2.0\",\"id\":2"))
     );
     assert_eq!(steps[4], CallStep::Reply(Reply::End));
+}
+
+#[test]
+fn where_a_host_stores_the_events_a_declaration_changes_nothing() {
+    let bench = Bench::new(Options { store: Some(Arc::new(HostStore::new(Limits::default()))), ..Options::default() });
+    let meta =
+        json!({"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}});
+    for method in ["tools/call", "tasks/get", "server/discover"] {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": "slow", "_meta": meta}});
+        let posted = Posted::read(Some("2026-07-28"), body.to_string().as_bytes()).unwrap();
+        assert_eq!(bench.engine.route_post(&posted, true, false), Route::Steer, "{method}");
+        assert_eq!(bench.engine.route_post(&posted, false, false), Route::Pass, "{method}");
+    }
 }

@@ -211,12 +211,6 @@ impl Fleet {
         self.hub.known.lock().unwrap().owners.insert(name, (index, epoch));
     }
 
-    /// The store forgets that the session's last owner has let it go.
-    pub(crate) fn forget_release(&self, id: &str) {
-        let hold = Hold { epoch: self.epoch(id), seen: Some(self.epoch(id)), record: None };
-        assert!(matches!(self.hub.memory.hold(&session_name(id), &hold, &nobody()), Answer::Now(Ok(_))));
-    }
-
     /// What the store keeps of alice's session.
     pub(crate) fn record(&self, id: &str) -> SessionRecord {
         let attach = Attach { principal: identity(ALICE), ..Attach::default() };

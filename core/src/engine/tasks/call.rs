@@ -16,7 +16,7 @@ use crate::exchange::{Principal, Relayed};
 use crate::session::Pace;
 use crate::store::SessionId;
 use crate::sync::Arc;
-use crate::task::{Call, Input, Machine, Now, Policy, Posted, Reply, Route, Settings, TaskId, route};
+use crate::task::{Call, Declared, Input, Machine, Now, Policy, Posted, Reply, Route, Settings, TaskId, route};
 
 /// What a host says of a call that may become a task.
 #[derive(Clone, Copy, Debug)]
@@ -103,10 +103,14 @@ impl Engine {
     /// What becomes of a POST. `steers` says whether clients are steered to a revision that can resume, and `stands_aside`
     /// whether the host makes tasks itself.
     pub fn route_post(&self, posted: &Posted, steers: bool, stands_aside: bool) -> Route {
-        let offers = self.offers_tasks();
+        if !self.offers_tasks() {
+            // A declaration changes nothing here, and nothing is about a task of ours.
+            let posted = Posted { declared: Declared::No, method: String::new(), ..posted.clone() };
+            return route(&posted, Policy { offers: false, requires: false, steers, stands_aside });
+        }
         let pace = posted.tool.as_deref().and_then(|tool| self.0.options.paces.of(tool));
-        let requires = offers && pace.is_some_and(|pace| pace.requires_task);
-        route(posted, Policy { offers, requires, steers, stands_aside: stands_aside || !offers })
+        let requires = pace.is_some_and(|pace| pace.requires_task);
+        route(posted, Policy { offers: true, requires, steers, stands_aside })
     }
 
     /// Takes a call that the host gives the SDK now, with [this body](TaskCall::body). `wake` is told, with `key`, when there are

@@ -74,7 +74,7 @@ pub(super) struct CallState {
 impl CallState {
     pub(super) fn is_over(&self) -> bool {
         let is_left = self.place == Place::Left && !self.machine.has_runs();
-        self.queue.is_empty() && (is_left || self.machine.is_over())
+        self.queue.is_empty() && self.inbox.is_answered() && (is_left || self.machine.is_over())
     }
 }
 

@@ -63,6 +63,11 @@ impl Inbox {
         self.again.unwrap_or(Ms::NEVER).min(self.answers_due())
     }
 
+    /// Whether the senders of all messages can read what became of them.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answers.is_empty()
+    }
+
     pub(super) fn answers_due(&self) -> Ms {
         self.answers.values().map(|(_, at)| *at).min().unwrap_or(Ms::NEVER)
     }
