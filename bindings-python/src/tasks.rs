@@ -192,6 +192,11 @@ impl TaskCall {
         self.call.is_over()
     }
 
+    /// The host stops: once the task waits for its client alone, other processes go on with it.
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.call.drain())
+    }
+
     /// The host serves it no more.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         calling(py, || self.call.leave())

@@ -243,6 +243,27 @@ async def test_a_round_runs_whichever_process_has_its_last_answer(tmp_path: Any)
         assert text_of(told["result"]) == "t Ann Ann"
 
 
+async def test_a_task_that_waits_for_its_client_goes_on_elsewhere_while_its_process_stops(
+    tmp_path: Any, kind: Kind
+) -> None:
+    if kind.name != "mcp2":
+        pytest.skip("its server has no tool of rounds")
+    with pair_on(KIND, f"sqlite:{tmp_path / 'events.db'}", engine=SOON, log="INFO") as (first, second):
+        here, there = Modern(first.port), Modern(second.port)
+        facts = tmp_path / "facts"
+        plan = {"token": "t", "facts": str(facts), "ms": 300, "rounds": 1}
+        task = await here.begin("tasked", {"plan": plan})
+        ((key, _),) = (await here.asked(task)).items()
+        # Something runs for as long as the process may take to stop.
+        await here.begin("script", {"steps": ["gate never"]})
+        first.process.send_signal(signal.SIGTERM)
+        await first.logged("draining")
+        await there.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
+        assert text_of((await there.ended(task))["result"]) == "t Ann"
+        ran = [json.loads(line) for line in facts.read_text().splitlines()]
+        assert [it["process"] for it in ran if it["fact"] == "begin"] == [first.process.pid, second.process.pid]
+
+
 async def test_a_task_whose_process_is_killed_has_failed(tmp_path: Any) -> None:
     place = f"sqlite:{tmp_path / 'events.db'}"
     engine = {**SOON, "owner_lost_ms": 1_000}

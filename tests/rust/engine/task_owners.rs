@@ -192,6 +192,28 @@ fn a_drain_waits_for_tasks_that_run_and_leaves_those_that_wait() {
 }
 
 #[test]
+fn a_host_of_several_that_stops_leaves_the_tasks_that_wait() {
+    let fleet = Fleet::new(2);
+    let (caller, other) = (open(&fleet.benches[0]), open(&fleet.benches[0]));
+    fleet.benches[0].advance(1_000);
+    let (task, kept) = (caller.created(), other.created());
+    // It runs when its host begins to stop.
+    caller.call.drain();
+    caller.answer(0, &input_required());
+    other.answer(0, &input_required());
+    let asking = update(&fleet.benches[1], &task, "1.0.q");
+    assert_eq!(asking.serves().started().0, 1);
+    assert!(asking.is_acknowledged());
+    assert_eq!(fleet.benches[0].engine.stats().tasks, 1);
+    // That of another host stays.
+    let asking = update(&fleet.benches[1], &kept, "1.0.q");
+    fleet.settle();
+    assert_eq!(other.started().0, 1);
+    fleet.settle();
+    assert!(asking.is_acknowledged());
+}
+
+#[test]
 fn a_task_fails_with_its_process_where_that_ends() {
     let fleet = Fleet::new(2);
     let caller = open(&fleet.benches[0]);

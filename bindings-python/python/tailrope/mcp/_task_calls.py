@@ -89,7 +89,8 @@ class Call:
         return any(not run.is_over for run in self._runs.values())
 
     def drain(self) -> None:
-        """What runs is waited for. What waits for its client goes to other processes when the session manager ends."""
+        """The host stops: what runs is waited for, and what waits for its client goes on in other processes."""
+        self._native.drain()
 
     async def close(self) -> None:
         """The session manager ends, and with it what it serves."""

@@ -174,6 +174,11 @@ impl TaskCall {
         self.0.shared.is_forked() || lock(&self.0.state).is_over()
     }
 
+    /// The host stops: once the task waits for its client alone, it is left to other processes.
+    pub fn drain(&self) {
+        self.0.drain();
+    }
+
     /// The host serves the call no more: it has no result. If the store outlives the process, others read that, or go on with the
     /// task.
     pub fn leave(&self) {

@@ -68,6 +68,8 @@ pub(super) struct CallState {
     pub(super) requesters: OwnMap<u64, Requester>,
     /// A drain waits for the call.
     guest: Option<Guest>,
+    /// The host of the call stops, and may be one of several.
+    is_draining: bool,
     scheduled: Ms,
 }
 
@@ -107,6 +109,7 @@ impl CallCell {
             queue: VecDeque::new(),
             requesters: OwnMap::default(),
             guest,
+            is_draining: false,
             scheduled: Ms::NEVER,
         };
         let cell = Arc::new_cyclic(|me: &Weak<Self>| Self {
@@ -202,7 +205,7 @@ impl CallCell {
 
     /// A drain has begun: what waits for its client alone is left to other processes.
     pub(crate) fn drain(&self) {
-        self.change(|_| {});
+        self.change(|change| change.state.is_draining = true);
     }
 
     /// The process goes away: what runs will not have a result. If the store outlives the process, others may read that.
@@ -349,7 +352,7 @@ impl CallChange<'_> {
     /// Lets the task go once it has its end, or nothing of it runs in a process that is going away.
     fn end(&mut self) {
         let shared = &self.cell.shared;
-        let is_draining = lock(&shared.draining).is_some();
+        let is_draining = self.state.is_draining || lock(&shared.draining).is_some();
         let (place, is_idle) = (self.state.place, self.state.machine.is_waiting());
         if self.state.machine.is_over() || is_idle || shared.check().is_err() {
             self.state.guest = None;
