@@ -32,9 +32,6 @@ logger = logging.getLogger("tailrope")
 END_S = 5.0
 """So long runs are waited for that were cancelled because their session manager ends."""
 
-CLOSED_S = 0.05
-"""How long nothing new is awaited of a call that is not served any more."""
-
 origins: dict[int, Origin] = {}
 """The requests about tasks that are being served, by their keys: each may begin a run."""
 
@@ -122,7 +119,6 @@ class Call:
             self._give_up()
         finally:
             self._is_closed = True
-            waiters.forget(key)
             for number in list(self._asks):
                 self._settle(number, None)
             self._turn()
@@ -153,10 +149,7 @@ class Call:
                 future.set_result(None)
 
     async def turn(self) -> None:
-        """Waits until there may be something new."""
-        if self._is_closed:
-            await asyncio.sleep(CLOSED_S)
-            return
+        """Waits until there may be something new, of a call that has not ended."""
         future: asyncio.Future[None] = self._here.loop.create_future()
         self._turns.add(future)
         try:

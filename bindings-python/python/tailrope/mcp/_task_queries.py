@@ -45,21 +45,17 @@ async def serve(runtime: Runtime, manager: Any, app: ASGIApp, scope: Scope, send
 async def _answer(runtime: Runtime, manager: Any, app: ASGIApp, origin: Origin, query: TaskQuery) -> bytes | Refusal:
     here = runtime.here()
     served: _task_calls.Call | None = None
-    try:
-        while True:
-            answer = query.take()
-            here.arm(runtime, runtime.engine.due_in_ms())
-            if isinstance(answer, TaskCall):
-                served = _task_calls.Call(runtime, manager, app, answer, origin)
-            elif answer is not None:
-                return answer
-            elif served is not None and not served.has_ended:
-                # It is woken in the place of this request.
-                await served.turn()
-            else:
-                future: asyncio.Future[None] = here.loop.create_future()
-                if here.waiters.park(query.key, future):
-                    await future
-    finally:
-        if served is None or served.has_ended:
-            here.waiters.forget(query.key)
+    while True:
+        answer = query.take()
+        here.arm(runtime, runtime.engine.due_in_ms())
+        if isinstance(answer, TaskCall):
+            served = _task_calls.Call(runtime, manager, app, answer, origin)
+        elif answer is not None:
+            return answer
+        elif served is not None and not served.has_ended:
+            # It is woken in the place of this request.
+            await served.turn()
+        else:
+            future: asyncio.Future[None] = here.loop.create_future()
+            if here.waiters.park(query.key, future):
+                await future
