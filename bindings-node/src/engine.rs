@@ -259,14 +259,14 @@ impl Engine {
     pub fn open_call(
         &self,
         env: &Env,
-        head: Head,
+        server: String,
+        requester: Option<Requester>,
         body: JsBody<'_>,
         tool: Option<String>,
         takes_streams: bool,
     ) -> Option<TaskCall> {
-        let principal = Requester::principal(head.requester.as_ref(), &self.engine);
-        let server = head.server.as_deref().unwrap_or_default();
-        let options = CallOptions { server, tool: tool.as_deref(), takes_streams };
+        let principal = Requester::principal(requester.as_ref(), &self.engine);
+        let options = CallOptions { server: &server, tool: tool.as_deref(), takes_streams };
         let key = self.waiters.key();
         let opened = principal.ok().and_then(|principal| {
             let (body, wake) = (body_bytes(&body), self.waiters.wake());
@@ -281,7 +281,7 @@ impl Engine {
     /// these names.
     #[napi(catch_unwind)]
     pub fn read_task_request(
-        head: Head,
+        head: String,
         mcp_method: Option<String>,
         mcp_name: Option<String>,
         body: JsBody<'_>,
@@ -290,30 +290,30 @@ impl Engine {
         // Headers that came more than once are one value here, which agrees with no body.
         let methods: Vec<&str> = mcp_method.iter().map(String::as_str).collect();
         let names: Vec<&str> = mcp_name.iter().map(String::as_str).collect();
-        let head = TaskHead { head: head.head(), methods: &methods, names: &names, has_two_versions: false };
+        let head = TaskHead { head: head_of(&head), methods: &methods, names: &names, has_two_versions: false };
         match task::read_request(&head, body_bytes(&body), json_response, DIALECT) {
             Ok(request) => Either::A(TaskRequest(request)),
             Err(refusal) => Either::B(Refusal::new(&refusal, DIALECT)),
         }
     }
 
-    /// Asks about a task of the server in the head. What may travel of the request is given as to `Session.relay`. Nothing where
+    /// Asks about a task of this server. What may travel of the request is given as to `Session.relay`. Nothing where
     /// nobody can tell whose request it is.
     #[napi(catch_unwind)]
     pub fn ask_task(
         &self,
         env: &Env,
         request: &TaskRequest,
-        head: Head,
+        server: String,
+        requester: Option<Requester>,
         body: JsBody<'_>,
         travelling: Option<Travelling>,
     ) -> Result<Option<TaskQuery>> {
         let relayed = travelling.map(|travelling| travelling.relayed(body_bytes(&body))).transpose()?;
-        let principal = Requester::principal(head.requester.as_ref(), &self.engine);
-        let server = head.server.as_deref().unwrap_or_default();
-        let query = principal
-            .ok()
-            .map(|principal| TaskQuery::new(&self.engine, server, request, principal.as_ref(), relayed, &self.waiters));
+        let principal = Requester::principal(requester.as_ref(), &self.engine);
+        let query = principal.ok().map(|principal| {
+            TaskQuery::new(&self.engine, &server, request, principal.as_ref(), relayed, &self.waiters)
+        });
         self.waiters.flush(env);
         Ok(query)
     }

@@ -563,7 +563,13 @@ export declare class Engine {
    * Takes a call that the SDK is given now, and that may become a task. Null where it cannot: it is no request, or nobody can
    * tell whose it is.
    */
-  openCall(head: Head, body: Body, tool: Maybe<string>, takesStreams: boolean): TaskCall | null;
+  openCall(
+    server: string,
+    requester: Maybe<Requester>,
+    body: Body,
+    tool: Maybe<string>,
+    takesStreams: boolean,
+  ): TaskCall | null;
   /**
    * Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with. `mcpMethod` and `mcpName` are the headers
    * of these names.
@@ -576,10 +582,16 @@ export declare class Engine {
     jsonResponse: boolean,
   ): TaskRequest | Refusal;
   /**
-   * Asks about a task of the server in the head. What may travel of the request is given as to `Session.relay`. Null where
+   * Asks about a task of this server. What may travel of the request is given as to `Session.relay`. Null where
    * nobody can tell whose request it is.
    */
-  askTask(request: TaskRequest, head: Head, body: Body, travelling: Maybe<Travelling>): TaskQuery | null;
+  askTask(
+    request: TaskRequest,
+    server: string,
+    requester: Maybe<Requester>,
+    body: Body,
+    travelling: Maybe<Travelling>,
+  ): TaskQuery | null;
   /** Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does. */
   static announce(contentType: Maybe<string>, answer: Uint8Array): Announced;
   /** The answer to a request that has to declare that its client takes tasks. */

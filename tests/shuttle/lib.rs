@@ -20,6 +20,8 @@ pub mod session;
 pub mod store;
 #[path = "../../core/src/stream/mod.rs"]
 pub mod stream;
+#[path = "../../core/src/task/mod.rs"]
+pub mod task;
 #[path = "../../core/src/time.rs"]
 mod time;
 

@@ -142,7 +142,8 @@ export class Tasks {
   #call(exchange: Exchange, request: Request, tool: string | undefined): Promise<Response> {
     identify(exchange, this.#options.identity);
     const { runtime, givesStreams } = this.#options;
-    const native = this.#engine.openCall(exchange.head(), textOf(exchange), tool, givesStreams);
+    const { server, requester } = exchange;
+    const native = this.#engine.openCall(server, requester, textOf(exchange), tool, givesStreams);
     if (native === null) {
       return this.#pass(exchange, request);
     }
@@ -159,7 +160,9 @@ export class Tasks {
       return responseOf(asked);
     }
     identify(exchange, this.#options.identity);
-    const query = this.#engine.askTask(asked, exchange.head(), textOf(exchange), this.#travelling(exchange, asked));
+    const { server, requester } = exchange;
+    const travelling = this.#travelling(exchange, asked);
+    const query = this.#engine.askTask(asked, server, requester, textOf(exchange), travelling);
     if (query === null) {
       return responseOf(asked.unknown());
     }
