@@ -244,9 +244,9 @@ async def test_a_round_runs_whichever_process_has_its_last_answer(tmp_path: Any)
 
 
 async def test_a_task_that_waits_for_its_client_goes_on_elsewhere_while_its_process_stops(
-    tmp_path: Any, kind: Kind
+    tmp_path: Any,
 ) -> None:
-    if kind.name != "mcp2":
+    if KIND.name != "mcp2":
         pytest.skip("its server has no tool of rounds")
     with pair_on(KIND, f"sqlite:{tmp_path / 'events.db'}", engine=SOON, log="INFO") as (first, second):
         here, there = Modern(first.port), Modern(second.port)
