@@ -62,8 +62,8 @@ class Fates:
     ends: dict[int, float] = field(default_factory=dict)
     # Processes that others may have taken for gone, or that ended.
     lost: set[int] = field(default_factory=set)
-    # When a process was killed or had begun, and when a pause, an outage or a stall of this machine was over, by the
-    # clock of the servers.
+    # When a process was killed or had begun, when a pause began and ended, and when an outage or a stall of this
+    # machine was over, by the clock of the servers.
     moments: list[float] = field(default_factory=list)
 
     def excuses(self, asked: Asked) -> bool:

@@ -171,6 +171,7 @@ class Ordeal:
         node = self.fleet.any(self.random)
         begun = time.monotonic()
         await node.stand_still()
+        self.fates.befell()
         try:
             await asyncio.sleep(for_s)
         finally:
@@ -216,6 +217,7 @@ class Ordeal:
         assert node.path is not None
         self.fates.lost.add(node.process)
         node.path.silence()
+        self.fates.befell()
         await asyncio.sleep(self.owner_lost_s * 1.5)
         node.path.heal()
         self.fates.befell()
