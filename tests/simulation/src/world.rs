@@ -123,8 +123,8 @@ fn paces(setup: &Setup) -> Paces {
         hold_ms: Some(setup.seed % 3 * 200),
         max_connection_ms: Some(setup.seed % 2 * 700),
         max_connection_bytes: Some(0),
-        heartbeat_ms: None,
         retention_ms: Some(90_000),
+        ..Pace::default()
     };
     if setup.is_paced {
         paces.set("*", pace).expect("every tool");
