@@ -56,7 +56,16 @@ async def test_modern_requests_pass_through_untouched(farm: Farm) -> None:
 
     ours = await modern(farm.get(engine={"prefer_resumable": False}))
     assert ours[0][0] == ours[1][0] == 200, ours
-    assert ours == await modern(farm.get(stock=True))
+    stock = await modern(farm.get(stock=True))
+    assert ours[1:] == stock[1:]
+    # But that tasks are announced, whose clients are to know of them before they call.
+    (*head, answer), (*stock_head, stock_answer) = ours[0], stock[0]
+    told = json.loads(answer)
+    extensions = told["result"]["capabilities"]["extensions"]
+    assert extensions.pop("io.modelcontextprotocol/tasks") == {}
+    if not extensions:
+        del told["result"]["capabilities"]["extensions"]
+    assert (head, told) == (stock_head, json.loads(stock_answer))
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

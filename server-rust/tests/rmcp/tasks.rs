@@ -48,7 +48,7 @@ async fn post(
     declares: bool,
 ) -> Response<ResponseBody> {
     params["_meta"] = meta(declares);
-    let name = params["name"].as_str().or(params["taskId"].as_str()).map(str::to_owned);
+    let name = params["name"].as_str().or_else(|| params["taskId"].as_str()).map(str::to_owned);
     let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
     let request = Request::post("/mcp").header("host", "localhost").header("content-type", "application/json");
     let request = request.header("accept", "application/json, text/event-stream");

@@ -46,16 +46,16 @@ fn everything_is_relayed_through_a_file() {
     assert_eq!(dispatched(&here, &session, &[&there]), ["tools/call 1"]);
     notify(&session, 1, "a").unwrap();
     respond(&session, 1).unwrap();
-    let answered = read_until(&there, &connection, ended);
+    let answered = read_until_in(&[&there, &here], &connection, ended);
     assert_eq!((answered.status, answered.end), (Some(200), Some(CloseReason::Complete)));
     assert!(answered.frames()[0]["priming"].is_number(), "I5: {}", answered.text);
     assert_eq!(events(&answered), [json!({"event": 1, "is": "a"}), json!({"event": 2, "is": {"result": 1}})]);
     let accepted = relay(&known(&there), &initialized());
-    assert_eq!(read_until(&there, &accepted, ended).status, Some(202));
+    assert_eq!(read_until_in(&[&there, &here], &accepted, ended).status, Some(202));
     assert_eq!(dispatched(&here, &session, &[&there]), ["notifications/initialized"]);
     let deleted = relay_delete(&known(&there));
     assert_eq!(dispatched(&here, &session, &[&there]), ["DELETE"]);
-    assert_eq!(read_until(&there, &deleted, ended).status, Some(200));
+    assert_eq!(read_until_in(&[&there, &here], &deleted, ended).status, Some(200));
     drop((connection, accepted, deleted));
     assert_eq!((there.engine.stats().sessions, there.engine.stats().connections), (0, 0), "I11");
 }
