@@ -8,7 +8,7 @@ use tailrope_core::stream::CloseReason;
 
 use crate::kit::common::{Answered, Bench, NEW, notify, read_now, respond};
 use crate::kit::folder::Folder;
-use crate::kit::processes::{PATIENCE, ended, events, find, process, read_until, read_until_in};
+use crate::kit::processes::{PATIENCE, ended, events, find, process, read_until_in};
 use crate::kit::relaying::{initialized, open_in, relay, relay_delete, serve, tool_call};
 
 /// The owner's host at work, until it has dispatched something.
