@@ -34,16 +34,7 @@ pub struct Routed {
 
 impl Routed {
     pub(crate) fn new(route: Route, posted: task::Posted) -> Self {
-        let route = match route {
-            Route::Pass => "pass",
-            Route::Steer => "steer",
-            Route::Discover => "discover",
-            Route::Call => "call",
-            Route::Task => "task",
-            Route::Listen => "listen",
-            Route::Undeclared => "undeclared",
-        };
-        Self { route, tool: posted.tool, takes_tasks: posted.declared == Declared::Yes }
+        Self { route: route.as_str(), tool: posted.tool, takes_tasks: posted.declared == Declared::Yes }
     }
 }
 

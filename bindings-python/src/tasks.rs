@@ -23,16 +23,7 @@ pub(crate) const DIALECT: &Dialect = &Dialect::MCP_PYTHON_2;
 pub(crate) type Routed = (&'static str, Option<String>, bool);
 
 pub(crate) fn routed(route: Route, posted: task::Posted) -> Routed {
-    let route = match route {
-        Route::Pass => "pass",
-        Route::Steer => "steer",
-        Route::Discover => "discover",
-        Route::Call => "call",
-        Route::Task => "task",
-        Route::Listen => "listen",
-        Route::Undeclared => "undeclared",
-    };
-    (route, posted.tool, posted.declared == Declared::Yes)
+    (route.as_str(), posted.tool, posted.declared == Declared::Yes)
 }
 
 /// What the server's answer to `server/discover` becomes: the answer with the extension (`added`), or `by_host` where the server

@@ -50,8 +50,8 @@ class Client:
         return self.fleet.any(self.random)
 
     async def ask(self, node: Node, what: str, method: str, params: dict[str, Any], **more: Any) -> Asked:
-        """One request, and what came of it."""
-        # Where a process is just started, whoever comes now does not reach it.
+        """Sends a request and returns its answer."""
+        # A process that is just starting takes no connection yet.
         host = node.host
         assert host is not None
         asked = Asked(what, host.process.pid, time.monotonic(), **more)

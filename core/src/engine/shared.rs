@@ -112,6 +112,14 @@ impl Shared {
         Spread { jitter: self.jitter(), floor_ms: retry_floor_ms(self.awaited.load(Ordering::Relaxed)) }
     }
 
+    /// When the store has taken too long for what it was asked at this time.
+    pub(crate) fn due_after(&self, asked: Ms) -> Ms {
+        match self.options.store_timeout_ms {
+            0 => Ms::NEVER,
+            timeout_ms => asked + timeout_ms,
+        }
+    }
+
     /// When to look again at what other processes do: after `pause_ms` milliseconds, or up to half of that earlier, so
     /// that not all sessions look at once. Looks that are due in the same eighth of a second are made together, so that
     /// the store is asked once for many.

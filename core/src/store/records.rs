@@ -15,6 +15,14 @@ pub struct Epoch {
     pub salt: u64,
 }
 
+impl Epoch {
+    /// That of the owner that comes next, which draws this salt.
+    #[must_use]
+    pub fn next(self, salt: u64) -> Self {
+        Self { number: self.number.saturating_add(1), salt }
+    }
+}
+
 /// What a store keeps of a session besides its logs: enough to serve its readers elsewhere, or after a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionRecord {

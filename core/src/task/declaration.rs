@@ -158,6 +158,21 @@ pub enum Route {
     Undeclared,
 }
 
+impl Route {
+    /// Its name, the same in every language.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Steer => "steer",
+            Self::Discover => "discover",
+            Self::Call => "call",
+            Self::Task => "task",
+            Self::Listen => "listen",
+            Self::Undeclared => "undeclared",
+        }
+    }
+}
+
 /// What becomes of a POST. Tasks mean nothing before 2026-07-28 (T-08).
 pub fn route(posted: &Posted, policy: Policy) -> Route {
     let speaks_of_tasks = posted.revision.is_some_and(|revision| !revision.rules().sessions);

@@ -16,7 +16,7 @@ use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError};
 use tailrope_core::engine::{Engine, SessionHandle};
 use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, RelayedMethod, Terms};
-use tailrope_core::protocol::{Dialect, Head, Refusal};
+use tailrope_core::protocol::{Dialect, Refusal};
 use tailrope_core::store::SessionId;
 
 use crate::adopting::{self, Adopt};
@@ -299,14 +299,7 @@ impl<A: Application> Endpoint<A> {
         headers: &Headers<'_>,
         body: &[u8],
     ) -> Result<Admission, Refusal> {
-        let head = Head {
-            method: parts.method.as_str(),
-            accept: headers.accept.as_deref(),
-            content_type: headers.content_type.as_deref(),
-            protocol_version: headers.protocol_version.as_deref(),
-            session_id: headers.session_id.as_deref(),
-            last_event_id: headers.last_event_id.as_deref(),
-        };
+        let head = headers.head(parts);
         let terms = self.terms();
         let server = self.server(parts);
         self.sender(parts)

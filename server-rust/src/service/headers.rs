@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 
 use http::HeaderMap;
+use http::request::Parts;
+use tailrope_core::protocol::Head;
 
 use crate::sender::text;
 
@@ -40,5 +42,17 @@ impl<'a> Headers<'a> {
             place.get_or_insert_with(|| text(value));
         }
         found
+    }
+
+    /// What the engine wants to know of the head of the request that has these headers.
+    pub(super) fn head<'b>(&'b self, parts: &'b Parts) -> Head<'b> {
+        Head {
+            method: parts.method.as_str(),
+            accept: self.accept.as_deref(),
+            content_type: self.content_type.as_deref(),
+            protocol_version: self.protocol_version.as_deref(),
+            session_id: self.session_id.as_deref(),
+            last_event_id: self.last_event_id.as_deref(),
+        }
     }
 }

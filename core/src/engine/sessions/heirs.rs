@@ -83,7 +83,7 @@ impl Change<'_> {
                 session goes on where it is asked for"
             );
         }
-        let epoch = Epoch { number: owner.epoch.number.saturating_add(1), salt: self.cell.shared.salt() };
+        let epoch = owner.epoch.next(self.cell.shared.salt());
         let hold = Hold { epoch, seen: Some(owner.epoch), record: None };
         self.put(SESSION, epoch, Write::Hold(hold));
     }

@@ -181,10 +181,7 @@ impl Engine {
             EventId::Position(cursor) => Some(cursor),
             EventId::Tombstone(..) => None,
         });
-        let due = match shared.options.store_timeout_ms {
-            0 => Ms::NEVER,
-            timeout_ms => shared.clock.now() + timeout_ms,
-        };
+        let due = shared.due_after(shared.clock.now());
         let look_up = Arc::new(Sought {
             shared: Arc::clone(shared),
             arrival: shared.number(),

@@ -13,10 +13,7 @@ use crate::store::{Complete, Outcome, StoreError, Ticket};
 impl Cell {
     /// When the store has taken too long for what it was asked at this time.
     pub(crate) fn due_after(&self, asked: Ms) -> Ms {
-        match self.shared.options.store_timeout_ms {
-            0 => Ms::NEVER,
-            timeout_ms => asked + timeout_ms,
-        }
+        self.shared.due_after(asked)
     }
 
     /// What counts as the answer of a store that takes too long.

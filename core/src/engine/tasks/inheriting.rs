@@ -8,7 +8,7 @@ use crate::engine::tasks::loading::View;
 use crate::engine::tasks::mail::{end_of, not_taken};
 use crate::engine::tasks::query::{Query, QueryChange, Stage};
 use crate::engine::tasks::writing::Records;
-use crate::engine::tasks::{Record, TASK_LOG, next_epoch};
+use crate::engine::tasks::{Record, TASK_LOG};
 use crate::store::{Answer, Append, Epoch, Hold, Operation, Outcome, RunningLog, StoreError, Ticket};
 use crate::stream::{Chain, Paced};
 use crate::sync::Arc;
@@ -31,7 +31,7 @@ impl QueryChange<'_> {
             // Another process may go on with it.
             return self.pause();
         }
-        let epoch = next_epoch(owner.epoch, shared.salt());
+        let epoch = owner.epoch.next(shared.salt());
         let ticket = self.query.ticket(TASK_LOG, Operation::Hold);
         let inheritance = Inheritance { ticket: ticket.clone(), epoch, view, change };
         let hold = Hold { epoch, seen: Some(owner.epoch), record: None };

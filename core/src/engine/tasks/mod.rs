@@ -29,7 +29,7 @@ pub use query::{TaskAnswer, TaskQuery};
 use bytes::Bytes;
 
 use crate::protocol::StreamNonce;
-use crate::store::{Epoch, SessionRecord, StoredEvent};
+use crate::store::{SessionRecord, StoredEvent};
 use crate::stream::{Chain, ChainKey, EventKind, Seq};
 use crate::task::{Change, What};
 
@@ -65,9 +65,4 @@ impl Record {
     fn payload(event: &StoredEvent) -> Bytes {
         Bytes::copy_from_slice(&event.frame)
     }
-}
-
-/// The epoch of the owner that comes after this one.
-fn next_epoch(epoch: Epoch, salt: u64) -> Epoch {
-    Epoch { number: epoch.number.saturating_add(1), salt }
 }

@@ -156,11 +156,7 @@ impl Query {
         wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
         let number = if shared.is_forked() { 0 } else { shared.number() };
-        let due = match (follows_until, shared.options.store_timeout_ms) {
-            (Some(until), _) => until,
-            (None, 0) => Ms::NEVER,
-            (None, timeout_ms) => shared.clock.now() + timeout_ms,
-        };
+        let due = follows_until.unwrap_or_else(|| shared.due_after(shared.clock.now()));
         let query = Arc::new_cyclic(|me: &Weak<Self>| Self {
             shared: Arc::clone(shared),
             name,

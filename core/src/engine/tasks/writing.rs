@@ -177,8 +177,7 @@ impl CallChange<'_> {
             Step::Look => Operation::Look(0),
         };
         let ticket = cell.ticket(TASK_LOG, operation);
-        let timeout_ms = cell.shared.options.store_timeout_ms;
-        let due = if timeout_ms == 0 { Ms::NEVER } else { self.now.at + timeout_ms };
+        let due = cell.shared.due_after(self.now.at);
         let records = &mut self.state.records;
         let epoch = records.epoch;
         let record = Some(record(cell.identity()));

@@ -22,7 +22,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use tailrope_core::engine::{CallOptions, TaskAnswer};
 use tailrope_core::exchange::{Fault, Principal, RelayedMethod};
-use tailrope_core::protocol::{Dialect, Head, Refusal, Revision};
+use tailrope_core::protocol::{Dialect, Refusal, Revision};
 use tailrope_core::task::{
     Announcement, Ask, Declared, Posted, Route, RunReader, TaskHead, TaskRequest, announce, missing_capability,
     read_request,
@@ -235,18 +235,10 @@ impl<A: Application> Endpoint<A> {
 
     fn read_request(&self, parts: &Parts, body: &[u8]) -> Result<TaskRequest, Refusal> {
         let headers = Headers::of(&parts.headers);
-        let head = Head {
-            method: parts.method.as_str(),
-            accept: headers.accept.as_deref(),
-            content_type: headers.content_type.as_deref(),
-            protocol_version: headers.protocol_version.as_deref(),
-            session_id: headers.session_id.as_deref(),
-            last_event_id: headers.last_event_id.as_deref(),
-        };
         let (methods, names) = (values(&parts.headers, &METHOD), values(&parts.headers, &NAME));
         let [methods, names] = [&methods, &names].map(|values| values.iter().map(|value| &**value).collect::<Vec<_>>());
         let has_two_versions = parts.headers.get_all(VERSION).iter().count() > 1;
-        let head = TaskHead { head, methods: &methods, names: &names, has_two_versions };
+        let head = TaskHead { head: headers.head(parts), methods: &methods, names: &names, has_two_versions };
         read_request(&head, body, self.config.json_response, &Dialect::NEUTRAL)
     }
 }
