@@ -7,7 +7,7 @@ MCP1 := .venv/mcp1/bin
 MCP2 := .venv/mcp2/bin
 PACKAGE := bindings-python/python/tailrope
 # Every store, and the one for the tests of hosts.
-STORES := --features tailrope-core/postgres,tailrope-core/redis,tailrope-core/sqlite,tailrope-core/testing
+STORES := --features tailrope-stores/postgres,tailrope-stores/redis,tailrope-stores/sqlite,tailrope-stores/testing
 # Real servers while a command runs: one of each kind, or all kinds for the engine.
 SERVERS := tests/services/with redis postgres --
 EVERY_SERVER := tests/services/with redis redis-cluster redis-sentinel redis-tls postgres postgres-tls pgbouncer --
@@ -73,16 +73,16 @@ test-rust: ## run the tests of the engine, of its stores, of the Rust crates and
 
 test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store; check all that compiles
 	TAILROPE_DEPTH=20 TAILROPE_SCHEDULES=20000 cargo test --profile deep $(RUST) --test rules --test replay --test schedules
-	RUST_TEST_THREADS=8 $(EVERY_SERVER) cargo test -p tailrope-core $(STORES) --test every_server --test many_sessions
-	cargo test --doc -p tailrope-client -p tailrope-core $(STORES) --features tailrope-client/rmcp
+	RUST_TEST_THREADS=8 $(EVERY_SERVER) cargo test -p tailrope-stores $(STORES) --test every_server --test many_sessions
+	cargo test --doc -p tailrope-client -p tailrope-core -p tailrope-stores $(STORES) --features tailrope-client/rmcp
 	cargo test --doc -p tailrope-server -p tailrope-test-server
 	@# What no test compiles: examples, benchmarks, and the programs of the tests above.
 	cargo clippy --quiet -p tailrope-core --all-targets -- -D warnings
 	cargo clippy --quiet --workspace --all-targets $(STORES) --features tailrope-test-server/conformance -- -D warnings
-	cargo clippy --quiet -p tailrope-core $(STORES) --test every_server --test many_sessions -- -D warnings
+	cargo clippy --quiet -p tailrope-stores $(STORES) --test every_server --test many_sessions -- -D warnings
 	@# With every feature, as docs.rs builds it, and as it is by default.
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server -p tailrope-stores
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server -p tailrope-stores
 
 shuttle: ## run what threads share in the engine under many orders of their steps
 	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-20000} cargo test --profile deep -p tailrope-shuttle
@@ -249,7 +249,7 @@ bench-relay: setup ## measure calls that come to another process than their sess
 	$(SERVERS) benches/run --only relay $(BENCH_ARGS)
 
 bench-fleet: ## measure what 10, 30 and 100 processes with 1,000 sessions each ask of one Redis and one PostgreSQL
-	$(SERVERS) cargo run --release -p tailrope-core $(STORES) --example fleet_bench -- $(BENCH_ARGS)
+	$(SERVERS) cargo run --release -p tailrope-stores $(STORES) --example fleet_bench -- $(BENCH_ARGS)
 
 lock: ## resolve requirements/*.in and the npm packages again and pin the result
 	scripts/lock

@@ -16,8 +16,9 @@ use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
     Answer, Append, Attach, Chain, Complete, Durability, Epoch, EventKind, EventStore, Hold, Limits, Operation,
-    Outcome, ReadLimit, SessionRecord, StoreOptions, StoredEvent, StreamKey, Ticket, Watch, Watcher, open,
+    Outcome, ReadLimit, SessionRecord, StoreOptions, StoredEvent, StreamKey, Ticket, Watch, Watcher,
 };
+use tailrope_stores::open;
 
 const SESSIONS: u64 = 8;
 const EPOCH: Epoch = Epoch { number: 1, salt: 1 };

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tailrope_core::engine::{Connection, Engine, NoWake, Options, OutgoingMessage, SessionHandle, Wake};
 use tailrope_core::protocol::{Dialect, RequestId, Revision};
-use tailrope_core::store::{StoreOptions, open};
+use tailrope_core::store::StoreOptions;
+use tailrope_stores::open;
 
 pub(crate) const DIALECT: &Dialect = &Dialect::MCP_PYTHON_2;
 const PROGRESS: &str =

@@ -9,7 +9,7 @@ use napi_derive::napi;
 use tailrope_core::ErrorCode;
 use tailrope_core::engine::{EngineError, NUMBER_OPTIONS, NumberOption, PACE_FLAGS, PACE_OPTIONS, Pace, Paces};
 use tailrope_core::protocol::{Dialect, RequestId};
-use tailrope_core::store::OpenError;
+use tailrope_stores::OpenError;
 
 /// What a native function throws: an `Error` whose `code` is stable and the same in every language.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use std::time::Duration;
 use napi::JsError;
 use napi::bindgen_prelude::{AsyncTask, Either3, Env, Task};
 use napi_derive::napi;
-use tailrope_core::store::{self, Durability, EncryptionKey, EventStore, Limits, OpenError, StoreOptions};
+use tailrope_core::store::{self, Durability, EncryptionKey, EventStore, Limits, StoreOptions};
+use tailrope_stores::{OpenError, shown_address};
 
 use crate::convert::{Result, invalid, not_opened, number_option};
 
@@ -30,11 +31,11 @@ impl Store {
     /// `encryptionKeys`; unknown names throw.
     #[napi(constructor)]
     pub fn new(address: String, options: HashMap<String, Value>) -> Result<Self> {
-        if store::is_remote(&address) {
+        if tailrope_stores::is_remote(&address) {
             return Err(invalid(format!(
                 "the event store {:?} is on the network, so opening it takes time: give the open store, \
                  `await openStore(address, options)`, and not its address",
-                store::shown_address(&address)
+                shown_address(&address)
             )));
         }
         let opening = Opening::new(address, options)?;
@@ -71,12 +72,12 @@ impl Opening {
     }
 
     fn open(&self) -> std::result::Result<Arc<dyn EventStore>, OpenError> {
-        store::open(&self.address, &self.options)
+        tailrope_stores::open(&self.address, &self.options)
     }
 
     fn store(&self, opened: Arc<dyn EventStore>) -> Store {
         let StoreOptions { limits, owner_lost_ms, .. } = self.options;
-        Store { store: opened, limits, owner_lost_ms, address: store::shown_address(&self.address) }
+        Store { store: opened, limits, owner_lost_ms, address: shown_address(&self.address) }
     }
 }
 

@@ -7,7 +7,7 @@ use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
 use tailrope_core::ErrorCode;
 use tailrope_core::engine::EngineError;
 use tailrope_core::protocol::{Dialect, RequestId};
-use tailrope_core::store::OpenError;
+use tailrope_stores::OpenError;
 
 import_exception!(tailrope._errors, TailropeError);
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use tailrope_core::store::Forking;
+use tailrope_stores::Forking;
 
 use crate::log::{self, Queue};
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::store::{self, EventStore, StoreOptions, shown_address};
+use tailrope_core::store::{self, EventStore, StoreOptions};
+use tailrope_stores::shown_address;
 
 use crate::convert::not_opened;
 use crate::options::store_options;
@@ -71,7 +72,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn open(py: Python<'_>, place: &str, options: &StoreOptions) -> PyResult<Arc<dyn EventStore>> {
     // Another hook of this thread's fork may be what opens it.
     crate::fork::forked();
-    let opened = py.detach(|| store::open(place, options));
+    let opened = py.detach(|| tailrope_stores::open(place, options));
     crate::log::flush(py);
     opened.map_err(|error| not_opened(&error))
 }

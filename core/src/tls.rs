@@ -161,8 +161,7 @@ impl ServerCertVerifier for Lax {
 }
 
 /// What went wrong with a handshake, in words that name no server.
-#[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) fn describe(error: &std::io::Error) -> String {
+pub fn describe(error: &std::io::Error) -> String {
     let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
         return format!("TLS: {}", error.kind());
     };

@@ -40,7 +40,6 @@ pub use tailrope_core::engine::{Engine, EngineError, OnStoreFailure, Options, Pa
 /// # Ok::<(), tailrope_server::store::OpenError>(())
 /// ```
 pub mod store {
-    pub use tailrope_core::store::{
-        Durability, EncryptionKey, EventStore, Limits, OpenError, StoreError, StoreOptions, open,
-    };
+    pub use tailrope_core::store::{Durability, EncryptionKey, EventStore, Limits, StoreError, StoreOptions};
+    pub use tailrope_stores::{OpenError, open};
 }

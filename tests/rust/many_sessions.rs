@@ -36,8 +36,9 @@ use crate::stores::postgres::database::Database;
 use crate::stores::redis::server::{Server, say};
 use tailrope_core::engine::{Connection, Engine, Options, OutgoingMessage, SessionHandle, Wake};
 use tailrope_core::protocol::Dialect;
-use tailrope_core::store::{EventStore, Limits, StoreOptions, open};
+use tailrope_core::store::{EventStore, Limits, StoreOptions};
 use tailrope_core::stream::Pacing;
+use tailrope_stores::open;
 
 /// In `make test-full`.
 const FEW: u64 = 1_000;

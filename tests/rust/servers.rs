@@ -1,5 +1,5 @@
 //! The stores behind one Redis and one PostgreSQL server, which are real and fail:
-//! `tests/services/with redis postgres -- cargo test -p tailrope-core --features redis,postgres --test servers`.
+//! `tests/services/with redis postgres -- cargo test -p tailrope-stores --features redis,postgres,testing --test servers`.
 
 #[macro_use]
 mod kit;

@@ -31,7 +31,6 @@ pub fn check_inbox(waiting: usize, waiting_bytes: usize, message: &Message) -> R
 }
 
 /// Says that a store had messages for the owner of a session without the logs of their answers.
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
-pub(super) fn log_lost(session: &str, messages: usize) {
+pub fn log_lost(session: &str, messages: usize) {
     tracing::error!(target: "tailrope", session, messages, "messages of other processes have no log, and are dropped");
 }

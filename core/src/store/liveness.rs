@@ -22,14 +22,12 @@ pub fn beat_ms(owner_lost_ms: u64) -> u64 {
 
 /// When the beat after the one that was given then is due. Where its answer took long that is at once: it says only that the owner
 /// lived when it was given.
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
-pub(crate) fn next_beat(given: Instant, pause: std::time::Duration) -> Instant {
+pub fn next_beat(given: Instant, pause: std::time::Duration) -> Instant {
     given + pause
 }
 
 /// What the log says where a beat, or what is done beside it, has failed.
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
-pub(crate) const NO_SIGN: &str = "the event store did not take this process's sign of life, or did not do its housekeeping: calls \
+pub const NO_SIGN: &str = "the event store did not take this process's sign of life, or did not do its housekeeping: calls \
      are refused when that lasts. It is tried again";
 
 /// What one store object has seen of the beats of others.
@@ -129,7 +127,6 @@ mod tests {
         assert!(!pulse.is_cut_off());
     }
 
-    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
     #[test]
     fn o18_a_beat_whose_answer_took_long_is_followed_by_another_at_once() {
         let (given, pause) = (Instant::now(), Duration::from_millis(beat_ms(LOST)));

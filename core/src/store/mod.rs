@@ -6,9 +6,6 @@
 mod append;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub mod decoding;
 mod error;
 mod flush;
 mod host;
@@ -17,17 +14,12 @@ mod limits;
 mod liveness;
 mod mailbox;
 mod memory;
-mod open;
-#[cfg(feature = "postgres")]
-mod postgres;
+mod options;
+pub mod parts;
 mod records;
-#[cfg(feature = "redis")]
-mod redis;
 mod sealed;
 mod sealed_record;
 mod session_name;
-#[cfg(feature = "sqlite")]
-mod sqlite;
 #[cfg(feature = "testing")]
 pub mod threaded;
 mod threads;
@@ -47,19 +39,13 @@ pub use limits::Limits;
 pub use liveness::{Pulse, Sightings, beat_ms};
 pub use mailbox::{Ask, Backend, BlockingBackend, Fault, Kind, Op, Queued};
 pub use memory::MemoryStore;
-pub use open::{Durability, OpenError, StoreOptions, WallClock, is_remote, open, shown_address};
-#[cfg(feature = "postgres")]
-pub use postgres::PostgresStore;
+pub use options::{Durability, StoreOptions, WallClock};
 pub use records::{
     Attach, Attached, AttachedLog, Epoch, Hold, LogPage, MAX_NOTE_BYTES, Mail, Message, Owner, RunningLog,
     SessionRecord,
 };
-#[cfg(feature = "redis")]
-pub use redis::RedisStore;
 pub use sealed::{EncryptionKey, SealedStore};
 pub use session_name::{SessionId, session_name};
-#[cfg(feature = "sqlite")]
-pub use sqlite::{Forking, SqliteStore};
 #[cfg(feature = "testing")]
 pub use threaded::ThreadedStore;
 pub use watchers::{Watch, Watcher, Watchers};

@@ -104,7 +104,6 @@ impl Delayed {
                 let events = page.as_ref().map(|page| page.page.events.clone()).unwrap_or_default();
                 return shown(&events, page).map(Outcome::Page);
             }
-            #[cfg(feature = "redis")]
             Ask::Keep { .. } => {}
         }
         None

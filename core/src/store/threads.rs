@@ -6,13 +6,14 @@ use crate::sync::thread::{self, JoinHandle};
 
 /// Threads of this process. The child of a fork has them not: to wait for one would be to wait for ever, or for
 /// whatever came to be in its place.
-pub(super) struct Threads {
+pub struct Threads {
     of: u32,
     running: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
-    pub(super) fn new(running: Vec<JoinHandle<()>>) -> Self {
+    /// Threads of this process.
+    pub fn new(running: Vec<JoinHandle<()>>) -> Self {
         Self { of: id(), running }
     }
 

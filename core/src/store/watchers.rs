@@ -6,8 +6,7 @@ use crate::protocol::StreamNonce;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What the log says where hints do not come.
-#[cfg(any(feature = "postgres", feature = "redis"))]
-pub(super) const NOT_HEARD: &str =
+pub const NOT_HEARD: &str =
     "the event store is not reached: what other processes do is noticed late. It is tried again";
 
 /// Takes the hint that something may have changed elsewhere. The log is the truth: a hint without a change

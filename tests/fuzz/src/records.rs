@@ -6,7 +6,8 @@ use tailrope_core::client::Token;
 use tailrope_core::protocol::Body;
 use tailrope_core::protocol::jsonrpc;
 use tailrope_core::session::Handshake;
-use tailrope_core::store::{StoreError, decoding, shown_address};
+use tailrope_core::store::StoreError;
+use tailrope_stores::{decoding, shown_address};
 
 use crate::reader::Reader;
 use crate::sealed;

@@ -8,8 +8,9 @@ use crate::kit::folder::Folder;
 use bytes::Bytes;
 use tailrope_core::engine::{HookLog, HookReplay, Options};
 use tailrope_core::protocol::EventId;
-use tailrope_core::store::{EventStore, Limits, StoreError, StoreOptions, StreamKey, open, session_name};
+use tailrope_core::store::{EventStore, Limits, StoreError, StoreOptions, StreamKey, session_name};
 use tailrope_core::stream::EventKind;
+use tailrope_stores::open;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

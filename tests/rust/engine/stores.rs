@@ -8,8 +8,9 @@ use crate::kit::common::{
 use serde_json::json;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent};
 use tailrope_core::protocol::EventId;
-use tailrope_core::store::{EncryptionKey, StoreOptions, open};
+use tailrope_core::store::{EncryptionKey, StoreOptions};
 use tailrope_core::stream::{Chain, CloseReason, Pacing};
+use tailrope_stores::open;
 
 // Stores that wait, and stores that fail
 

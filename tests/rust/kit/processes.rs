@@ -6,7 +6,8 @@ use serde_json::Value;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, SessionHandle};
 use tailrope_core::exchange::Principal;
 use tailrope_core::protocol::{Dialect, Revision};
-use tailrope_core::store::{EventStore, StoreOptions, open};
+use tailrope_core::store::{EventStore, StoreOptions};
+use tailrope_stores::open;
 
 use crate::kit::common::{Answered, Bench, read_now};
 use crate::kit::folder::Folder;
@@ -70,7 +71,8 @@ pub(crate) fn read_until(bench: &Bench, connection: &Connection, wanted: impl Fn
     read_until_in(&[bench], connection, wanted)
 }
 
-/// The same, while time passes in all these processes: one whose store was busy asks it again at a tick.
+/// The same, while time passes in all these processes: one whose store was busy asks it again at a tick. It passes no faster
+/// than for the disk, which may stand still for seconds.
 pub(crate) fn read_until_in(
     benches: &[&Bench],
     connection: &Connection,
@@ -79,7 +81,7 @@ pub(crate) fn read_until_in(
     let mut all = Answered::default();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        benches.iter().for_each(|bench| bench.advance(20));
+        benches.iter().for_each(|bench| bench.advance(1));
         let more = read_now(connection);
         all.status = all.status.or(more.status);
         all.content_type = all.content_type.or(more.content_type);

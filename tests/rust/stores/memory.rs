@@ -33,7 +33,8 @@ fn i6_the_memory_store_keeps_a_log_for_as_long_as_its_pace_says() {
 #[test]
 #[cfg(feature = "testing")]
 fn the_threaded_store_of_hosts_keeps_the_contract() {
-    use tailrope_core::store::{StoreOptions, open};
+    use tailrope_core::store::StoreOptions;
+    use tailrope_stores::open;
 
     for address in ["test-threaded:", "test-threaded:?delay_ms=1"] {
         check(&|| open(address, &StoreOptions::default()).unwrap());

@@ -12,8 +12,9 @@ use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, Complete, EncryptionKey, Epoch, EventKind, EventStore, Hold, Limits, LogPage,
     MemoryStore, Message, Operation, Outcome, ReadLimit, RunningLog, SealedStore, Seq, SessionId, SessionRecord,
-    StoreError, StoreOptions, StoredEvent, StreamKey, Ticket, Usage, open, session_name,
+    StoreError, StoreOptions, StoredEvent, StreamKey, Ticket, Usage, session_name,
 };
+use tailrope_stores::open;
 
 fn key(digit: char) -> EncryptionKey {
     EncryptionKey::from_hex(&digit.to_string().repeat(64)).expect("64 hexadecimal digits")

@@ -15,7 +15,6 @@ use crate::sync::Arc;
 /// [`Withdrawn`](crate::store::Outcome::Withdrawn), of a `Read` [`Page`](crate::store::Outcome::Page), of anything else
 /// [`Done`](crate::store::Outcome::Done).
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 #[expect(missing_docs, reason = "they are the parameters of these methods")]
 pub enum Ask {
     Hold(Hold),
@@ -54,7 +53,6 @@ pub enum Ask {
         epoch: Epoch,
     },
     /// The session, and these logs of it, are still in use: they do not expire. Only Redis asks itself for this.
-    #[cfg(feature = "redis")]
     #[doc(hidden)]
     Keep {
         nonces: Vec<StreamNonce>,
@@ -73,8 +71,7 @@ impl Ask {
 
     /// Whether it says whose a session or a message is. A store that loses that together with the owner runs a call twice, or
     /// one whose client was told that it never runs. So it is on the disk before it is answered, however durable events are (O1).
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub(in crate::store) fn is_claim(&self) -> bool {
+    pub fn is_claim(&self) -> bool {
         matches!(
             self,
             Self::Hold(_) | Self::Take { .. } | Self::Withdraw { .. } | Self::Release { .. } | Self::DropSession { .. }
@@ -121,8 +118,8 @@ pub struct Op {
 }
 
 impl Op {
-    #[cfg(feature = "testing")]
-    pub(in crate::store) fn since(&self) -> Instant {
+    /// When it was asked.
+    pub fn since(&self) -> Instant {
         self.since
     }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "redis")]
 use super::ask::Ask;
 use super::ask::{Fault, Kind, Op};
 use super::line::Line;
@@ -107,7 +106,6 @@ impl Mail {
 
     fn has_room(&self, op: &Op) -> Result<(), StoreError> {
         // What keeps sessions from expiring is no more than they are.
-        #[cfg(feature = "redis")]
         if matches!(op.ask, Ask::Keep { .. }) {
             return Ok(());
         }

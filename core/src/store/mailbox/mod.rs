@@ -32,21 +32,22 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, thread};
 
 /// What a worker takes at a time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Take {
+pub struct Take {
     /// What changes something.
-    pub(super) changes: bool,
+    pub changes: bool,
     /// What changes nothing.
-    pub(super) questions: bool,
+    pub questions: bool,
     /// Sessions at most.
-    pub(super) sessions: usize,
+    pub sessions: usize,
     /// Operations at most.
-    pub(super) operations: usize,
+    pub operations: usize,
     /// Bytes of payloads, about.
-    pub(super) bytes: usize,
+    pub bytes: usize,
 }
 
 /// What a worker does next.
-pub(super) enum Turn {
+pub enum Turn {
+    /// Operations of several sessions, those of each in order.
     Batch(Vec<Op>),
     /// Nothing, until it is woken or this time.
     Wait(Option<Instant>),
@@ -93,8 +94,8 @@ impl State {
     }
 }
 
-/// See the module.
-pub(super) struct Mailbox {
+/// What waits for a store, and for its workers.
+pub struct Mailbox {
     state: Mutex<State>,
     /// How long what is left may take when the store is closed.
     closing: Duration,
@@ -102,7 +103,7 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     /// `timeout` is how long an operation is tried, `closing` how long what is left is tried when the store is closed.
-    pub(super) fn new(timeout: Duration, closing: Duration) -> Self {
+    pub fn new(timeout: Duration, closing: Duration) -> Self {
         let state = State {
             mail: Mail::new(timeout),
             waiting: Default::default(),
@@ -117,7 +118,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// When too much waits already, or the store is closed.
-    pub(super) fn push(&self, session: &Arc<str>, ask: Ask, ticket: Option<&Ticket>) -> Result<(), StoreError> {
+    pub fn push(&self, session: &Arc<str>, ask: Ask, ticket: Option<&Ticket>) -> Result<(), StoreError> {
         let op = Op {
             session: Arc::clone(session),
             ask,
@@ -162,7 +163,7 @@ impl Mailbox {
     }
 
     /// What a worker does next. Where it is to wait, `waker` is woken when there may be more.
-    pub(super) fn turn(&self, take: &Take, waker: &Waker) -> Turn {
+    pub fn turn(&self, take: &Take, waker: &Waker) -> Turn {
         let now = Instant::now();
         let mut over = Vec::new();
         let mut state = self.lock();
@@ -205,30 +206,8 @@ impl Mailbox {
         turn
     }
 
-    /// The next batch of a worker; none when the store is closed and nothing is left, or for too long.
-    #[cfg(any(feature = "postgres", feature = "redis"))]
-    pub(super) async fn next(&self, take: &Take) -> Option<Vec<Op>> {
-        loop {
-            let waker = std::future::poll_fn(|cx| std::task::Poll::Ready(cx.waker().clone())).await;
-            let due = match self.turn(take, &waker) {
-                Turn::Batch(batch) => return Some(batch),
-                Turn::Over => return None,
-                Turn::Wait(due) => due,
-            };
-            let mut was_polled = false;
-            let woken = std::future::poll_fn(|_| match std::mem::replace(&mut was_polled, true) {
-                true => std::task::Poll::Ready(()),
-                false => std::task::Poll::Pending,
-            });
-            match due {
-                Some(due) => drop(tokio::time::timeout_at(due.into(), woken).await),
-                None => woken.await,
-            }
-        }
-    }
-
-    /// The same for a thread of its own. `until` bounds the wait.
-    pub(super) fn next_until(&self, take: &Take, until: Option<Instant>) -> Turn {
+    /// What a worker with a thread of its own does next: it waits here. `until` bounds the wait.
+    pub fn next_until(&self, take: &Take, until: Option<Instant>) -> Turn {
         struct Parked(thread::Thread);
 
         impl std::task::Wake for Parked {
@@ -257,7 +236,7 @@ impl Mailbox {
 
     /// A batch was done, and this became of its operations, each in its place. Where it is none, the worker tells the caller
     /// itself.
-    pub(super) fn done(&self, mut batch: Vec<Op>, mut outcomes: Vec<Option<Outcome>>) {
+    pub fn done(&self, mut batch: Vec<Op>, mut outcomes: Vec<Option<Outcome>>) {
         believe_later(&batch, &mut outcomes);
         let mut state = self.lock();
         // Before the answers: what is asked because of them need not wait.
@@ -276,7 +255,7 @@ impl Mailbox {
     }
 
     /// Nothing of a batch was done, as far as is known.
-    pub(super) fn failed(&self, batch: Vec<Op>, fault: &Fault) {
+    pub fn failed(&self, batch: Vec<Op>, fault: &Fault) {
         let mut over = Vec::new();
         let mut state = self.lock();
         state.mail.failed(Instant::now(), batch, fault, &mut over);
@@ -296,8 +275,8 @@ impl Mailbox {
         Self::wake_all(state);
     }
 
-    #[cfg(feature = "postgres")]
-    pub(super) fn is_closed(&self) -> bool {
+    /// Whether nothing is taken any more.
+    pub fn is_closed(&self) -> bool {
         self.lock().mail.is_closed
     }
 

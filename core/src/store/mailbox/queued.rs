@@ -104,7 +104,7 @@ pub struct Queued<B: Backend> {
 
 impl<B: Backend> Queued<B> {
     /// `threads` end when the mailbox and the backend are closed.
-    pub(in crate::store) fn new(mailbox: Arc<Mailbox>, max_event_bytes: usize, threads: Threads, backend: B) -> Self {
+    pub fn new(mailbox: Arc<Mailbox>, max_event_bytes: usize, threads: Threads, backend: B) -> Self {
         Self { mailbox, max_event_bytes, threads, backend }
     }
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log};
-use tailrope_core::store::{Attach, EventStore, PostgresStore, Watch, Watcher};
+use tailrope_core::store::{Attach, EventStore, Watch, Watcher};
+use tailrope_stores::PostgresStore;
 
 use crate::kit::events::sized;
 use crate::kit::eventually::PATIENCE;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tailrope_core::store::{EventStore, Limits, PostgresStore, StoreOptions, WallClock};
+use tailrope_core::store::{EventStore, Limits, StoreOptions, WallClock};
+use tailrope_stores::PostgresStore;
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
 use crate::kit::eventually::{PATIENCE, eventually};
@@ -17,7 +18,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn told(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!(
-            "{variable} is not set; this sets it: tests/services/with redis postgres -- cargo test -p tailrope-core \
+            "{variable} is not set; this sets it: tests/services/with redis postgres -- cargo test -p tailrope-stores \
              --features redis,postgres --test servers; and of all kinds, for --test every_server"
         )
     })
@@ -30,7 +31,7 @@ pub(crate) fn namespace(address: &str) -> &str {
 }
 
 pub(crate) fn at(address: &str, options: &StoreOptions) -> PostgresStore {
-    PostgresStore::open(address, options).expect("the database can be used")
+    tailrope_stores::postgres::open(address, options).expect("the database can be used")
 }
 
 /// Addresses of one server with namespaces that nobody else uses. They go with it.

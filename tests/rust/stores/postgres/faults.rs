@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, progress};
-use tailrope_core::store::{Append, Epoch, EventStore, Hold, PostgresStore, ReadLimit, StoreError, StoreOptions};
+use tailrope_core::store::{Append, Epoch, EventStore, Hold, ReadLimit, StoreError, StoreOptions};
 use tailrope_core::stream::Paced;
 
 use super::bell::Bell;
@@ -426,7 +426,8 @@ fn a_server_with_too_many_connections_is_used_as_soon_as_there_is_room() {
         let error = caller.read(&log, 0, EVERYTHING).expect_err("there is no room");
         error.to_string().contains("too many connections (53300)")
     });
-    let refused = PostgresStore::open(&address, &StoreOptions::default()).err().map(|error| error.to_string());
+    let refused =
+        tailrope_stores::postgres::open(&address, &StoreOptions::default()).err().map(|error| error.to_string());
     assert!(
         refused.as_deref().is_some_and(|text| text.contains("too many connections") && !text.contains("ss@")),
         "{refused:?}"

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log};
-use tailrope_core::store::{Epoch, EventStore, Hold, PostgresStore, StoreOptions, session_name};
+use tailrope_core::store::{Epoch, EventStore, Hold, StoreOptions, session_name};
+use tailrope_stores::PostgresStore;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::{AsyncMessage, Client, NoTls};

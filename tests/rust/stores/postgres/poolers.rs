@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, check, check_shared};
-use tailrope_core::store::{Durability, EventStore, Limits, PostgresStore, StoreOptions};
+use tailrope_core::store::{Durability, EventStore, Limits, StoreOptions};
+use tailrope_stores::PostgresStore;
 
 use super::bell::hint_times;
 use super::database::{Administrator, Database, Namespaces, at, namespace, told, two, with_clock};
@@ -59,7 +60,8 @@ fn connections_are_encrypted_and_certificates_checked() {
     .enumerate()
     {
         let address = format!("{address}&namespace=tls_{}_{number}", std::process::id());
-        let store = PostgresStore::open(&address, &options).unwrap_or_else(|error| panic!("{address}: {error}"));
+        let store =
+            tailrope_stores::postgres::open(&address, &options).unwrap_or_else(|error| panic!("{address}: {error}"));
         let caller = Caller::new(&store, Ms(0));
         let mut log = caller.open("session", 1);
         caller.push(&mut log, &[sized(100_000)]);
@@ -76,7 +78,10 @@ fn connections_are_encrypted_and_certificates_checked() {
         (format!("{tls}?sslcert={of_client}&sslkey={of_client}"), "sslcert and sslkey: the file with our key"),
         (format!("{certified}?sslmode=require"), "refuses the user"),
     ] {
-        let error = PostgresStore::open(&address, &options).err().map(|error| error.to_string()).unwrap_or_default();
+        let error = tailrope_stores::postgres::open(&address, &options)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
         assert!(error.contains(what) && !error.contains("ss%2Fword"), "{address}: {error}");
     }
 }

@@ -6,10 +6,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_shared};
-use tailrope_core::store::{
-    Append, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions, open,
-};
+use tailrope_core::store::{Append, EventStore, Limits, Owner, ReadLimit, SessionRecord, StoreError, StoreOptions};
 use tailrope_core::stream::Paced;
+use tailrope_stores::open;
 
 use super::bell::{Bell, read_by};
 use super::database::{Administrator, Namespaces, at, namespace, told, two, with_clock};

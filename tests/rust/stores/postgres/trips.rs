@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tailrope_core::engine::{Engine, NoWake, Options};
 use tailrope_core::protocol::Dialect;
-use tailrope_core::store::{StoreOptions, open};
+use tailrope_core::store::StoreOptions;
+use tailrope_stores::open;
 
 use super::database::Namespaces;
 use super::proxy::Proxy;

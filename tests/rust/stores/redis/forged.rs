@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tailrope_core::store::contract::Log;
-use tailrope_core::store::{EventStore, StoreOptions, open};
+use tailrope_core::store::{EventStore, StoreOptions};
+use tailrope_stores::open;
 
 use super::server::{Kind, fresh, place, say};
 use crate::kit::forging::{Forger, check_bad_records, check_payloads, check_sessions, hex, with_keys};

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log, check, check_shared, progress};
-use tailrope_core::store::{Attach, EventStore, StoreOptions, Watch, Watcher, open};
+use tailrope_core::store::{Attach, EventStore, StoreOptions, Watch, Watcher};
+use tailrope_stores::open;
 
 use crate::kit::eventually::PATIENCE;
 use crate::kit::folder::Folder;
@@ -31,7 +32,7 @@ pub(crate) enum Kind {
 pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!(
-            "{name} is not set; this sets it: tests/services/with redis postgres -- cargo test -p tailrope-core \
+            "{name} is not set; this sets it: tests/services/with redis postgres -- cargo test -p tailrope-stores \
              --features redis,postgres --test servers; and of all kinds, for --test every_server"
         )
     })

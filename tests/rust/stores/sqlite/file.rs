@@ -9,10 +9,10 @@ use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::Caller;
 use tailrope_core::store::{
-    Append, Attach, Epoch, EventStore, Hold, Owner, ReadLimit, RunningLog, SessionRecord, SqliteStore, StoreOptions,
-    open,
+    Append, Attach, Epoch, EventStore, Hold, Owner, ReadLimit, RunningLog, SessionRecord, StoreOptions,
 };
 use tailrope_core::stream::Paced;
+use tailrope_stores::open;
 
 #[test]
 fn reopening_finds_everything() {
@@ -101,7 +101,7 @@ fn a_file_of_another_release_is_used_if_that_says_so_and_refused_by_version_if_n
     ] {
         let sql = format!("PRAGMA user_version = {}", serves * 1_000 + written);
         rusqlite::Connection::open(&file).unwrap().execute_batch(&sql).unwrap();
-        match SqliteStore::open(&file, &StoreOptions::default()) {
+        match tailrope_stores::sqlite::open(&file, &StoreOptions::default()) {
             Ok(store) => {
                 assert!(is_used, "version {written}, for {serves}");
                 assert!(Caller::new(&store, Ms(0)).session("s", None).is_some());

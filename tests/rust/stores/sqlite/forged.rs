@@ -123,7 +123,7 @@ fn with(options: &StoreOptions, check: impl Fn(&Arc<dyn EventStore>, &File)) {
     let folder = Folder::new();
     let file = File(folder.path("a.db"));
     let address = format!("sqlite:{}", file.0.display());
-    check(&tailrope_core::store::open(&address, options).unwrap(), &file);
+    check(&tailrope_stores::open(&address, options).unwrap(), &file);
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::Caller;
-use tailrope_core::store::{EventStore, Forking, SqliteStore, StoreOptions, Watch};
+use tailrope_core::store::{EventStore, StoreOptions, Watch};
+use tailrope_stores::{Forking, SqliteStore};
 
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -19,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn at(path: &Path) -> SqliteStore {
-    SqliteStore::open(path, &StoreOptions::default()).expect("the file can be opened")
+    tailrope_stores::sqlite::open(path, &StoreOptions::default()).expect("the file can be opened")
 }
 
 /// What this process has open that is called so.

@@ -14,14 +14,15 @@ use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log, check_left};
 use tailrope_core::store::{
     Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, Operation, Outcome, Owner, ReadLimit, SessionRecord,
-    SqliteStore, StoreError, StoreOptions, Ticket, Watch,
+    StoreError, StoreOptions, Ticket, Watch,
 };
+use tailrope_stores::SqliteStore;
 
 /// With this a store gives a sign of life, and looks for those of others, every few milliseconds.
 pub(crate) const OFTEN: u64 = 30;
 
 fn at(path: &Path) -> SqliteStore {
-    SqliteStore::open(path, &StoreOptions::default()).expect("the file can be opened")
+    tailrope_stores::sqlite::open(path, &StoreOptions::default()).expect("the file can be opened")
 }
 
 /// What this one sees of the owner of a log's session.
@@ -178,7 +179,7 @@ fn an_owner_whose_row_is_gone_writes_it_again() {
     let folder = Folder::new();
     let file = folder.path("a.db");
     let options = StoreOptions { owner_lost_ms: OFTEN, ..StoreOptions::default() };
-    let _owner = SqliteStore::open(&file, &options).expect("the file can be opened");
+    let _owner = tailrope_stores::sqlite::open(&file, &options).expect("the file can be opened");
     rusqlite::Connection::open(&file).unwrap().execute_batch("DELETE FROM owner").unwrap();
     eventually("it gives signs again", || count_of(&file, "owner") == 1);
 }
@@ -195,7 +196,7 @@ fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
         ..StoreOptions::default()
     };
     let open = || -> Arc<dyn EventStore> {
-        Arc::new(SqliteStore::open(&folder.path("a.db"), &options).expect("the file can be opened"))
+        Arc::new(tailrope_stores::sqlite::open(&folder.path("a.db"), &options).expect("the file can be opened"))
     };
     check_left(&|| (open(), open()), 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
 }
@@ -220,7 +221,7 @@ fn o16_all_of_an_owner_that_gives_no_signs_goes_in_the_end() {
         wall_clock: Some(Arc::new(move || clock.load(Ordering::SeqCst))),
         ..StoreOptions::default()
     };
-    let other = SqliteStore::open(&file, &options).expect("the file can be opened");
+    let other = tailrope_stores::sqlite::open(&file, &options).expect("the file can be opened");
     let caller = Caller::new(&other, Ms(0));
     eventually("it is lost", || count_of(&file, "owner WHERE lost = 1000000") == 1);
     time.fetch_add(60_000, Ordering::SeqCst);

@@ -9,11 +9,12 @@ use crate::kit::eventually::eventually;
 use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Event, Log, progress};
-use tailrope_core::store::{Epoch, EventStore, Hold, ReadLimit, SessionRecord, SqliteStore, StoreError, StoreOptions};
+use tailrope_core::store::{Epoch, EventStore, Hold, ReadLimit, SessionRecord, StoreError, StoreOptions};
 use tailrope_core::stream::Seq;
+use tailrope_stores::SqliteStore;
 
 fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
-    SqliteStore::open(path, options).expect("the file can be opened")
+    tailrope_stores::sqlite::open(path, options).expect("the file can be opened")
 }
 
 /// A process that does what one of the ignored tests below does. It is this binary.
@@ -133,7 +134,7 @@ fn take_as_a_process() {
 #[ignore = "it is the process that other tests here start"]
 fn open_as_a_process() {
     for file in std::io::stdin().lines().map_while(Result::ok) {
-        match SqliteStore::open(Path::new(&file), &StoreOptions::default()) {
+        match tailrope_stores::sqlite::open(Path::new(&file), &StoreOptions::default()) {
             Ok(_) => say("opened"),
             Err(error) => say(&format!("opened not: {error}")),
         }

@@ -13,12 +13,13 @@ use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, Log, check, check_retention, check_settle, check_shared};
 use tailrope_core::store::{
     Append, Attach, Complete, Durability, Epoch, EventStore, Hold, Limits, Operation, Outcome, ReadLimit,
-    SessionRecord, SqliteStore, StoreError, StoreOptions, Ticket,
+    SessionRecord, StoreError, StoreOptions, Ticket,
 };
 use tailrope_core::stream::Paced;
+use tailrope_stores::SqliteStore;
 
 pub(crate) fn at(path: &Path, options: &StoreOptions) -> SqliteStore {
-    SqliteStore::open(path, options).expect("the file can be opened")
+    tailrope_stores::sqlite::open(path, options).expect("the file can be opened")
 }
 
 pub(crate) fn limited(limits: Limits) -> StoreOptions {
