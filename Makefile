@@ -196,6 +196,7 @@ lint-node: setup
 	npm run --silent lint
 
 lint-docs:
+	scripts/version --check
 	scripts/check-guarantees
 	scripts/check-docs
 	scripts/reference --check
