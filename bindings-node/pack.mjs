@@ -1,6 +1,8 @@
 // Lays out what is published: the package without native half, and packages of platforms with it.
 //
-//   node bindings-node/pack.mjs [DIRECTORY [PLATFORM=ADDON ...]]      (default: dist/npm, and what build.mjs has built)
+//   node bindings-node/pack.mjs [DIRECTORY [main | PLATFORM=ADDON ...]]
+//
+// Without more words: in dist/npm, the main package, and that of this platform with what build.mjs has built.
 //
 // The main package asks for exactly its own version of every platform's package, so it is published last.
 import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -9,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const root = dirname(here);
-const [folder, ...addons] = process.argv.slice(2);
+const [folder, ...words] = process.argv.slice(2);
 const out = resolve(folder ?? join(root, 'dist', 'npm'));
 const platforms = JSON.parse(readFileSync(join(here, 'platforms.json'), 'utf8'));
 const licences = ['LICENSE-APACHE', 'LICENSE-MIT'];
@@ -42,15 +44,18 @@ const { name, description, keywords, homepage, bugs, repository, license, author
 const access = { publishConfig: { access: 'public', provenance: true } };
 rmSync(out, { recursive: true, force: true });
 
-const main = join(out, name);
-const optionalDependencies = Object.fromEntries(Object.keys(platforms).map((each) => [`@${name}/${each}`, version]));
-write(main, { name, version, ...manifest, optionalDependencies, ...access }, ['README.md', ...licences]);
-for (const form of ['lib', 'cjs']) {
-  cpSync(join(here, form), join(main, 'bindings-node', form), { recursive: true });
+/** Without native half. */
+function packMain() {
+  const packages = Object.keys(platforms).map((platform) => [`@${name}/${platform}`, version]);
+  const optionalDependencies = Object.fromEntries(packages);
+  const main = join(out, name);
+  write(main, { name, version, ...manifest, optionalDependencies, ...access }, ['README.md', ...licences]);
+  for (const form of ['lib', 'cjs']) {
+    cpSync(join(here, form), join(main, 'bindings-node', form), { recursive: true });
+  }
 }
 
-for (const pair of addons.length > 0 ? addons : [`${thisPlatform()}=${join(here, 'tailrope.node')}`]) {
-  const [platform, addon] = pair.split('=');
+function packPlatform(platform, addon) {
   if (platforms[platform] === undefined) {
     throw new Error(`no package is published for ${platform}`);
   }
@@ -69,6 +74,13 @@ for (const pair of addons.length > 0 ? addons : [`${thisPlatform()}=${join(here,
   };
   write(join(out, about.name), about, files);
   copyFileSync(addon, join(out, about.name, 'tailrope.node'));
-  console.log(`${out}: ${about.name} ${version}`);
 }
-console.log(`${out}: ${name} ${version}`);
+
+for (const word of words.length > 0 ? words : ['main', `${thisPlatform()}=${join(here, 'tailrope.node')}`]) {
+  if (word === 'main') {
+    packMain();
+  } else {
+    packPlatform(...word.split('='));
+  }
+  console.log(`${out}: ${word.split('=')[0]} ${version}`);
+}
