@@ -28,9 +28,9 @@ FUZZ_TARGETS ?=
 TIMES := $(CURDIR)/target/times
 pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
-.PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs
+.PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs lint-workflows
 .PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
-.PHONY: dist try-dist
+.PHONY: audit dist try-dist
 .PHONY: test test-rust test-wire test-python test-python-mcp1 test-python-mcp2 test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
 .PHONY: torture-faults torture-marathon torture-stalled torture-soak torture-tasks
@@ -167,7 +167,7 @@ fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each
 matrix: setup ## run the core of the tests with the oldest and the newest SDK of each line, or MATRIX_ARGS=pre-release
 	tests/matrix/run $(MATRIX_ARGS)
 
-lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome, links and words of the documents
+lint: lint-rust lint-python lint-node lint-docs lint-workflows ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome, links and words of the documents, actionlint, zizmor
 
 # It compiles what tests run, on the dependencies that they have: `cargo clippy` would have all of these built a second time.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings cargo build --quiet --bins --tests
@@ -197,8 +197,11 @@ lint-python: setup
 lint-node: setup
 	npm run --silent lint
 
-lint-docs:
+lint-workflows: setup
 	scripts/version --check
+	scripts/check-workflows
+
+lint-docs:
 	scripts/check-guarantees
 	scripts/check-docs
 	scripts/reference --check
@@ -273,6 +276,9 @@ dist: setup $(RELEASE)/maturin ## build all packages for DIST_PLATFORMS from the
 
 try-dist: $(RELEASE)/maturin ## install the packages of dist/ in empty folders, and make a call, a resume and a task with each
 	$(RELEASE)/python release try $(TRY)
+
+audit: $(RELEASE)/maturin ## ask what became known about the dependencies since they were locked: cargo-deny, npm audit, pip-audit
+	scripts/audit
 
 clean: ## remove everything that was built or installed here
 	rm -rf .venv target node_modules tests/conformance/node_modules \
