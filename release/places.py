@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,10 +84,10 @@ def this_platform() -> str:
     return f"{system}-{arch}{libc.get(system, '')}"
 
 
-def run(*words: str | Path, **options: object) -> None:
-    """Runs a command, and shows what it says."""
+def run(*words: str | Path, prefix: Sequence[str] = (), **options: object) -> None:
+    """Runs a command, and shows what it says. The prefix is a program that runs it."""
     print("$", *words, flush=True)
-    if subprocess.run(words, **options).returncode != 0:  # type: ignore[call-overload]
+    if subprocess.run([*prefix, *words], **options).returncode != 0:  # type: ignore[call-overload]
         sys.exit(f"release: {words[0]} failed")
 
 

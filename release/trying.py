@@ -19,6 +19,8 @@ from pathlib import Path
 from places import CRATES, DIST, ROOT, VERSION, npm, run, this_platform
 
 SMOKE = Path(__file__).resolve().parent / "smoke"
+# One that is in no virtual environment of the clone.
+PYTHON = getattr(sys, "_base_executable", sys.executable)
 # An empty file system over the clone, in a name space of the program's own.
 HIDE = 'mount -t tmpfs none "$0" && exec "$@"'
 
@@ -51,7 +53,7 @@ class Trial:
             shutil.copy(program, folder)
 
     def run(self, *words: str | Path, **variables: str) -> None:
-        run(*self.prefix, *words, cwd=self.folder, env={**os.environ, **variables})
+        run(*words, prefix=self.prefix, cwd=self.folder, env={**os.environ, **variables})
 
     def ask(self, *server: str | Path) -> None:
         """Runs a server, and the client when it listens."""
@@ -67,7 +69,7 @@ class Trial:
                     if connection.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 time.sleep(0.05)
-            self.run(sys.executable, "client.py", f"http://127.0.0.1:{port}/mcp")
+            self.run(PYTHON, "client.py", f"http://127.0.0.1:{port}/mcp")
         finally:
             process.kill()
             process.wait()

@@ -91,9 +91,9 @@ def task(url: str) -> None:
     }
     client.headers["Mcp-Protocol-Version"] = "2026-07-28"
 
-    def request(method: str, name: str, **params: Any) -> Message:
+    def request(method: str, about_what: str, **params: Any) -> Message:
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": about}}
-        answer = answers(client.ask("POST", message, Mcp_Method=method, Mcp_Name=name))[-1]
+        answer = answers(client.ask("POST", message, Mcp_Method=method, Mcp_Name=about_what))[-1]
         assert "result" in answer, answer
         return dict(answer["result"])
 
