@@ -192,6 +192,8 @@ lint-python: setup
 	$(MCP2)/ruff format --check .
 	$(MCP2)/ruff check .
 	$(MCP2)/mypy --strict $(PACKAGE)
+	@# What only Unix has is behind a check of the platform.
+	$(MCP2)/mypy --strict --platform win32 $(PACKAGE)
 	$(MCP2)/python -m mypy.stubtest tailrope._native
 
 lint-node: setup

@@ -121,7 +121,8 @@ def rust(trial: Trial) -> None:
     manifest.write_text(f"{manifest.read_text()}\n[patch.crates-io]\n{patches}")
     rmcp = re.search(r'rmcp = \{ version = "([\d.]+)"', (ROOT / "server-rust" / "Cargo.toml").read_text())
     assert rmcp is not None
-    crates = [["tailrope-server", "--features", "rmcp"], [f"rmcp@{rmcp[1]}"], ["axum@0.8"], ["serde_json"]]
+    ours = ["--path", str(trial.folder / f"tailrope-server-{VERSION}"), "--features", "rmcp"]
+    crates = [ours, [f"rmcp@{rmcp[1]}"], ["axum@0.8"], ["serde_json"]]
     crates.append(["tokio", "--features", "full"])
     for words in crates:
         trial.run("cargo", "add", "--quiet", "--manifest-path", manifest, *words)
