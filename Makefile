@@ -21,14 +21,16 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 TORTURE_ARGS ?=
 MATRIX_ARGS ?=
+TRY ?=
 FUZZ_TARGETS ?=
 
 # Where each suite leaves how long its tests took; `scripts/slowest` reads it.
 TIMES := $(CURDIR)/target/times
 pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
-.PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs
+.PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs lint-workflows
 .PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
+.PHONY: audit dist try-dist
 .PHONY: test test-rust test-wire test-python test-python-mcp1 test-python-mcp2 test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
 .PHONY: torture-faults torture-marathon torture-stalled torture-soak torture-tasks
@@ -165,7 +167,7 @@ fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each
 matrix: setup ## run the core of the tests with the oldest and the newest SDK of each line, or MATRIX_ARGS=pre-release
 	tests/matrix/run $(MATRIX_ARGS)
 
-lint: lint-rust lint-python lint-node lint-docs ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome, links and words of the documents
+lint: lint-rust lint-python lint-node lint-docs lint-workflows ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome, links and words of the documents, actionlint, zizmor
 
 # It compiles what tests run, on the dependencies that they have: `cargo clippy` would have all of these built a second time.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings cargo build --quiet --bins --tests
@@ -190,10 +192,16 @@ lint-python: setup
 	$(MCP2)/ruff format --check .
 	$(MCP2)/ruff check .
 	$(MCP2)/mypy --strict $(PACKAGE)
+	@# What only Unix has is behind a check of the platform.
+	$(MCP2)/mypy --strict --platform win32 $(PACKAGE)
 	$(MCP2)/python -m mypy.stubtest tailrope._native
 
 lint-node: setup
 	npm run --silent lint
+
+lint-workflows: setup
+	scripts/version --check
+	scripts/check-workflows
 
 lint-docs:
 	scripts/check-guarantees
@@ -253,6 +261,26 @@ bench-fleet: ## measure what 10, 30 and 100 processes with 1,000 sessions each a
 
 lock: ## resolve requirements/*.in and the npm packages again and pin the result
 	scripts/lock
+
+# What builds, checks and publishes the packages.
+RELEASE := .venv/release/bin
+$(RELEASE)/maturin: requirements/release.txt
+	source scripts/common.sh; "$$(find_python)" -m venv --clear .venv/release
+	$(RELEASE)/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+DIST_PLATFORMS ?= linux-x64-gnu linux-x64-musl
+dist: setup $(RELEASE)/maturin ## build all packages for DIST_PLATFORMS from the committed files into dist/, and check them
+	rm -rf dist
+	$(RELEASE)/python release source
+	$(RELEASE)/python release native $(DIST_PLATFORMS)
+	$(RELEASE)/python release check $(DIST_PLATFORMS)
+
+try-dist: $(RELEASE)/maturin ## install the packages of dist/ in empty folders, and make a call, a resume and a task with each
+	$(RELEASE)/python release try $(TRY)
+
+audit: $(RELEASE)/maturin ## ask what became known about the dependencies since they were locked: cargo-deny, npm audit, pip-audit
+	scripts/audit
 
 clean: ## remove everything that was built or installed here
 	rm -rf .venv target node_modules tests/conformance/node_modules \

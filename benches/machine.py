@@ -40,7 +40,7 @@ def machine() -> dict[str, str]:
 
 
 def tailrope() -> str:
-    return str(json.loads((ROOT / "package.json").read_text())["version"])
+    return str(tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"])
 
 
 def python_versions(program: str, flavor: str) -> dict[str, str]:

@@ -11,10 +11,34 @@ function missing(name: string, error: unknown) {
   failed.push({ name, error });
 }
 
-/** Whether this Node is built on musl: a library for glibc may load there, and crash later. */
-function isMusl(): boolean {
+/** Those that are published. */
+const platforms = [
+  'darwin-arm64',
+  'darwin-x64',
+  'linux-arm64-gnu',
+  'linux-arm64-musl',
+  'linux-x64-gnu',
+  'linux-x64-musl',
+  'win32-arm64-msvc',
+  'win32-x64-msvc',
+];
+
+/**
+ * Whose package may be loaded, the first one first. Where the C library is not known, that for musl is: a library for musl
+ * does not load on glibc, but one for glibc may load on musl, and crash later.
+ */
+function candidates(): string[] {
+  const system = `${process.platform}-${process.arch}`;
+  if (process.platform === 'win32') {
+    return [`${system}-msvc`];
+  }
+  if (process.platform !== 'linux') {
+    return [system];
+  }
   const { header } = (process.report?.getReport() ?? {}) as { header?: { glibcVersionRuntime?: string } };
-  return header !== undefined && header.glibcVersionRuntime === undefined;
+  const libraries =
+    header === undefined ? ['musl', 'gnu'] : [header.glibcVersionRuntime === undefined ? 'musl' : 'gnu'];
+  return libraries.map((library) => `${system}-${library}`);
 }
 
 function load(): typeof api | undefined {
@@ -23,60 +47,67 @@ function load(): typeof api | undefined {
   } catch (error) {
     missing('../tailrope.node', error);
   }
-  switch (`${process.platform}-${process.arch}`) {
-    case 'darwin-arm64':
-      try {
-        return require('tailrope-darwin-arm64');
-      } catch (error) {
-        missing('tailrope-darwin-arm64', error);
-      }
-      break;
-    case 'darwin-x64':
-      try {
-        return require('tailrope-darwin-x64');
-      } catch (error) {
-        missing('tailrope-darwin-x64', error);
-      }
-      break;
-    case 'linux-arm64':
-      if (isMusl()) {
+  for (const platform of candidates()) {
+    switch (platform) {
+      case 'darwin-arm64':
         try {
-          return require('tailrope-linux-arm64-musl');
+          return require('@tailrope/darwin-arm64');
         } catch (error) {
-          missing('tailrope-linux-arm64-musl', error);
+          missing('@tailrope/darwin-arm64', error);
         }
         break;
-      }
-      try {
-        return require('tailrope-linux-arm64-gnu');
-      } catch (error) {
-        missing('tailrope-linux-arm64-gnu', error);
-      }
-      break;
-    case 'linux-x64':
-      if (isMusl()) {
+      case 'darwin-x64':
         try {
-          return require('tailrope-linux-x64-musl');
+          return require('@tailrope/darwin-x64');
         } catch (error) {
-          missing('tailrope-linux-x64-musl', error);
+          missing('@tailrope/darwin-x64', error);
         }
         break;
-      }
-      try {
-        return require('tailrope-linux-x64-gnu');
-      } catch (error) {
-        missing('tailrope-linux-x64-gnu', error);
-      }
-      break;
-    case 'win32-x64':
-      try {
-        return require('tailrope-win32-x64-msvc');
-      } catch (error) {
-        missing('tailrope-win32-x64-msvc', error);
-      }
-      break;
+      case 'linux-arm64-gnu':
+        try {
+          return require('@tailrope/linux-arm64-gnu');
+        } catch (error) {
+          missing('@tailrope/linux-arm64-gnu', error);
+        }
+        break;
+      case 'linux-arm64-musl':
+        try {
+          return require('@tailrope/linux-arm64-musl');
+        } catch (error) {
+          missing('@tailrope/linux-arm64-musl', error);
+        }
+        break;
+      case 'linux-x64-gnu':
+        try {
+          return require('@tailrope/linux-x64-gnu');
+        } catch (error) {
+          missing('@tailrope/linux-x64-gnu', error);
+        }
+        break;
+      case 'linux-x64-musl':
+        try {
+          return require('@tailrope/linux-x64-musl');
+        } catch (error) {
+          missing('@tailrope/linux-x64-musl', error);
+        }
+        break;
+      case 'win32-arm64-msvc':
+        try {
+          return require('@tailrope/win32-arm64-msvc');
+        } catch (error) {
+          missing('@tailrope/win32-arm64-msvc', error);
+        }
+        break;
+      case 'win32-x64-msvc':
+        try {
+          return require('@tailrope/win32-x64-msvc');
+        } catch (error) {
+          missing('@tailrope/win32-x64-msvc', error);
+        }
+        break;
+    }
   }
   return undefined;
 }
 
-export = { loaded: load(), failed };
+export = { loaded: load(), failed, platforms };

@@ -3,7 +3,7 @@ import { TailropeError } from './errors.mjs';
 import native from './native.cjs';
 import type * as api from './native-api.cjs';
 
-const { failed } = native;
+const { failed, platforms } = native;
 
 function textOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
@@ -37,7 +37,10 @@ function reason(): string {
     return `${unfit.name} is there and does not fit this system. Install the package again on this system, not by a copy`;
   }
   if (failed.length === 1) {
-    return `there is no package for ${process.platform} on ${process.arch}. Build it: \`npm run build\` in its folder`;
+    return (
+      `there is no package for ${process.platform} on ${process.arch}, but for ${platforms.join(', ')}. ` +
+      'Elsewhere, build it in a clone of the repository: `npm ci`'
+    );
   }
   return (
     'no package with it is installed, or a bundler left it behind. Install tailrope with its optional dependencies ' +

@@ -13,6 +13,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def versions() -> list[str]:
         for name in PACKAGES
     ]
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    ours = json.loads((ROOT / "package.json").read_text())["version"]
+    ours = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     return [*map(version, PYTHON), f"{', '.join(packages)}, Node {node.removeprefix('v')}", f"tailrope {ours}"]
 
 

@@ -11,7 +11,7 @@ import { TailropeError } from 'tailrope';
 import * as esm from 'tailrope/mcp';
 import { buildServer, connectServer } from '../servers/node/tools.mjs';
 import { listen } from '../servers/node/transports.mjs';
-import { folder, installed, packages, run } from './kit/packed.mjs';
+import { folder, installed, packages, root, run } from './kit/packed.mjs';
 import { counts, Peer, upTo } from './kit/raw.mjs';
 import { ours, test } from './kit/test.mjs';
 
@@ -27,8 +27,14 @@ test('the packages are laid out as their consumers need', ours, async () => {
     );
   }
   const manifest = JSON.parse(readFileSync(join(folder, 'npm/tailrope/package.json'), 'utf8'));
-  const native = packages.find((name) => name !== 'tailrope');
-  assert.equal(manifest.optionalDependencies[native], manifest.version);
+  // One version of all that belongs together, also of what is made on other machines.
+  const platforms = JSON.parse(readFileSync(join(root, 'bindings-node/platforms.json'), 'utf8'));
+  assert.deepEqual(
+    manifest.optionalDependencies,
+    Object.fromEntries(Object.keys(platforms).map((platform) => [`@tailrope/${platform}`, manifest.version])),
+  );
+  const [, native] = packages;
+  assert.equal(JSON.parse(readFileSync(join(folder, 'npm', native, 'package.json'), 'utf8')).version, manifest.version);
   // Nothing is built where it is installed.
   assert.equal(manifest.scripts, undefined);
 });
@@ -54,6 +60,27 @@ test('a missing native half is named', ours, () => {
   assert.match(stdout, /^native_missing /);
   assert.match(stdout, /no package with it is installed, or a bundler left it behind/);
   assert.ok(stdout.includes(native));
+});
+
+test('each platform is looked for by its name, and the others are named where there is no package', ours, () => {
+  const program = installed('platforms', 'tailrope');
+  const elsewhere = (platform, arch, libc = '') => {
+    const header = libc === 'gnu' ? { glibcVersionRuntime: '2.36' } : {};
+    const source = `
+      Object.defineProperty(process, 'platform', { value: '${platform}' });
+      Object.defineProperty(process, 'arch', { value: '${arch}' });
+      process.report.getReport = () => (${JSON.stringify({ header })});
+      import('tailrope').catch((error) => console.log(error.message));
+    `;
+    return run(program, 'a.mjs', source).stdout;
+  };
+  const platforms = Object.keys(JSON.parse(readFileSync(join(root, 'bindings-node/platforms.json'), 'utf8')));
+  for (const platform of platforms) {
+    assert.match(elsewhere(...platform.split('-')), new RegExp(`It was looked for as .*@tailrope/${platform} `));
+  }
+  const message = elsewhere('linux', 's390x', 'gnu');
+  assert.match(message, /there is no package for linux on s390x/);
+  assert.ok(message.includes(platforms.join(', ')), message);
 });
 
 test('the reason is named where Node loads no addons', ours, () => {
@@ -178,14 +205,15 @@ test('the types of an entry need no package that its users do not have', ours, (
 
 test('the native half is that of the C library that Node is built on', ours, () => {
   const program = installed('libraries', 'tailrope');
-  const library = (name) => join(program, 'node_modules', `tailrope-linux-${process.arch}-${name}`);
+  const library = (name) => join(program, 'node_modules/@tailrope', `linux-${process.arch}-${name}`);
   for (const name of ['gnu', 'musl']) {
-    mkdirSync(library(name));
+    mkdirSync(library(name), { recursive: true });
     writeFileSync(join(library(name), 'index.js'), `console.log('${name}'); throw new Error('only looked for');`);
   }
   for (const [name, header] of [
     ['gnu', { glibcVersionRuntime: '2.36' }],
     ['musl', {}],
+    ['musl\ngnu', undefined],
   ]) {
     const source = `
       Object.defineProperty(process, 'platform', { value: 'linux' });

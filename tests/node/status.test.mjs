@@ -79,7 +79,7 @@ test('steering names the revisions that can resume', ours, async (t) => {
 
 test('status tells what is in force and what is unusual', ours, async (t) => {
   const { version } = JSON.parse(readFileSync(new URL('node_modules/@modelcontextprotocol/server/package.json', root)));
-  const own = JSON.parse(readFileSync(new URL('package.json', root))).version;
+  const [, own] = /^version = "(.*)"$/m.exec(readFileSync(new URL('Cargo.toml', root), 'utf8'));
   const started = status();
   assert.deepEqual(started, {
     version: own,

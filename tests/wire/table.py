@@ -112,10 +112,10 @@ print(", ".join([*found, f"Python {platform.python_version()}"]))
     python = [subprocess.run([each, "-c", code], capture_output=True, text=True, check=True).stdout for each in pythons]
     packages = [f"@modelcontextprotocol/{name}" for name in ("sdk", "server", "node")]
     manifests = [ROOT / "node_modules" / name / "package.json" for name in packages]
-    found = [json.loads(path.read_text()) for path in [*manifests, ROOT / "package.json"]]
+    found = [json.loads(path.read_text()) for path in manifests]
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
-    names = [f"{each['name']} {each['version']}" for each in found]
     crates = {each["name"]: each["version"] for each in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]}
+    names = [*(f"{each['name']} {each['version']}" for each in found), f"tailrope {crates['tailrope-core']}"]
     rust = ", ".join(f"{name} {crates[name]}" for name in ("rmcp", "axum", "hyper", "tailrope-server"))
     return [*(line.strip() for line in python), ", ".join([*names, f"Node {node.strip('v ' + chr(10))}"]), rust]
 

@@ -1,5 +1,5 @@
 // Servers under test: a handler served in this process, or a process of its own that can be killed.
-import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
+import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import http from 'node:http';
@@ -102,7 +102,7 @@ class Process extends Server {
   readonly #startMs: number;
   #child: ChildProcess | undefined;
   #log = '';
-  readonly #atExit = () => this.#signal('SIGKILL');
+  readonly #atExit = () => this.#endGroup();
 
   constructor(command: readonly string[], port: number, options: kit.ServeOptions) {
     super(port, options);
@@ -112,7 +112,8 @@ class Process extends Server {
       cwd,
       env: { ...process.env, ...env, PORT: String(port) },
       stdio: ['ignore', 'pipe', 'pipe'],
-      detached: true,
+      // The group of its own; on Windows this would be a window of its own, and there are no groups.
+      detached: process.platform !== 'win32',
     };
     this.#startMs = startMs;
     process.on('exit', this.#atExit);
@@ -164,20 +165,27 @@ class Process extends Server {
     }
   }
 
-  #signal(signal: NodeJS.Signals): void {
-    if (this.#child?.pid !== undefined) {
-      try {
-        process.kill(-this.#child.pid, signal);
-      } catch {
-        // The whole group is gone.
-      }
+  /** Ends it at once with all that it started, also if it has ended itself. On Windows an ended one names no children. */
+  #endGroup(): void {
+    const pid = this.#child?.pid;
+    if (pid === undefined) {
+      return;
+    }
+    if (process.platform === 'win32') {
+      spawnSync('taskkill', ['/T', '/F', '/PID', String(pid)], { stdio: 'ignore' });
+      return;
+    }
+    try {
+      process.kill(-pid, 'SIGKILL');
+    } catch {
+      // The whole group is gone.
     }
   }
 
   async kill(): Promise<void> {
     const exited = isRunning(this.#child) ? once(this.#child, 'exit') : undefined;
     // A wrapper that is gone may have left behind what it started.
-    this.#signal('SIGKILL');
+    this.#endGroup();
     await exited;
   }
 

@@ -14,7 +14,7 @@ export let packages;
 before(() => {
   folder = mkdtempSync(join(tmpdir(), 'tailrope-packages-'));
   execFileSync(process.execPath, [join(root, 'bindings-node/pack.mjs'), join(folder, 'npm')]);
-  packages = readdirSync(join(folder, 'npm'));
+  packages = ['tailrope', ...readdirSync(join(folder, 'npm/@tailrope')).map((name) => `@tailrope/${name}`)];
 });
 
 after(() => rmSync(folder, { recursive: true, force: true }));

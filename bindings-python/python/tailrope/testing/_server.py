@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from tailrope._errors import TailropeError
+from tailrope.testing._processes import GROUP, end_group
 from tailrope.testing._session import NEWEST, WAIT_MS, Session, open_session
 
 START_MS = 60_000
@@ -161,13 +161,14 @@ class Process(Server):
         self._cwd, self._start_ms = cwd, start_ms
         self._process: subprocess.Popen[bytes] | None = None
         # Open as long as there is a process to write to it.
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        atexit.register(self._end)
+        self._log = tempfile.NamedTemporaryFile(prefix="tailrope-", delete=False)  # noqa: SIM115
+        atexit.register(self._leave)
 
     @property
     def log(self) -> str:
         # The process has the same file open, and its place there is its own business.
-        return os.pread(self._log.fileno(), 1 << 20, 0).decode("utf-8", "replace")
+        with open(self._log.name, "rb") as file:
+            return file.read(1 << 20).decode("utf-8", "replace")
 
     async def start(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -179,7 +180,7 @@ class Process(Server):
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            start_new_session=True,
+            **GROUP,
         )
         waited = 0.0
         while not await self._listens():
@@ -207,8 +208,7 @@ class Process(Server):
         if self._process is None:
             return
         # A wrapper that is gone may have left behind what it started.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        end_group(self._process)
         self._process.wait()
 
     async def _stop(self) -> None:
@@ -216,9 +216,15 @@ class Process(Server):
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._process.wait, STOP_S)
-        await self.kill()
-        atexit.unregister(self._end)
+        await asyncio.to_thread(self._leave)
+        atexit.unregister(self._leave)
+
+    def _leave(self) -> None:
+        """Leaves neither the process nor its log behind."""
+        self._end()
         self._log.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._log.name)
 
 
 class Serving:
