@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 use tailrope_core::Ms;
+use tailrope_core::protocol::{Decoder, Item};
 use tailrope_core::task::{Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What};
+
+use crate::kit::dice::{Dice, depth};
 
 const UNIX_MS: u64 = 1_795_832_278_000;
 const MAX_EVENT_BYTES: usize = 1_000;
@@ -245,4 +248,92 @@ fn i11_a_subscription_names_so_many_tasks_and_no_more() {
     assert_eq!(refusal.request.unwrap().to_json(), "\"s\"");
     assert!(refusal.message.contains(" 64 "), "{}", refusal.message);
     subscribed(&ids[1..]);
+}
+
+/// The messages of a stream.
+fn messages(stream: &str) -> Vec<Value> {
+    let mut decoder = Decoder::new(usize::MAX);
+    decoder.push(stream.as_bytes());
+    let items = std::iter::from_fn(|| decoder.next().unwrap());
+    items
+        .filter_map(|item| if let Item::Event(event) = item { serde_json::from_str(&event.data).ok() } else { None })
+        .collect()
+}
+
+#[test]
+fn t_24_t_25_hold_however_streams_are_cut_and_tasks_change() {
+    for seed in 0..1_000 * depth() {
+        let mut dice = Dice::Seed(seed);
+        // What the SDK sends, with the ends of lines that it may have.
+        let line_end = ["\n", "\r\n", "\r"][dice.place(3)];
+        let mut stream = ": ping\n\n".to_owned() + &ACKNOWLEDGEMENT.replace("\r\n", "\n");
+        for number in 0..dice.below(6) {
+            let size = if dice.one_in(5) { 2 * MAX_EVENT_BYTES } else { 10 };
+            let params = json!({"number": number, "x": "x".repeat(size)});
+            stream +=
+                &format!("id: {number}\ndata: {}\n\n", json!({"jsonrpc": "2.0", "method": "m", "params": params}));
+        }
+        let stream = stream.replace('\n', line_end);
+        let (mut rest, mut subscription) = (stream.as_bytes(), subscribed(&[id(1), id(2), id(3)]));
+        // How often each task has changed; the third is not there.
+        let (mut changes, mut sent) = ([0, 0], String::new());
+        let ends = [1 + dice.place(8), 1 + dice.place(8)];
+        let is_sought_late = dice.one_in(2);
+        let look = |subscription: &mut Subscription, at: usize, changes: &mut [usize; 2]| {
+            let mut whole = vec![message("at work"); changes[at]];
+            if changes[at] == ends[at] {
+                whole[ends[at] - 1] = completed();
+            }
+            subscription.found(at, Some(&task(&whole)));
+            changes[at] = (changes[at] + 1).min(ends[at]);
+        };
+        if !is_sought_late {
+            for at in [0, 1] {
+                look(&mut subscription, at, &mut changes);
+            }
+            subscription.found(2, None);
+        }
+        while !rest.is_empty() {
+            match dice.place(4) {
+                0 => look(&mut subscription, dice.place(2), &mut changes),
+                1 => sent += &text(&mut subscription, 0),
+                _ if subscription.takes() => {
+                    let (chunk, left) = rest.split_at((1 + dice.place(40)).min(rest.len()));
+                    subscription.push(chunk);
+                    rest = left;
+                }
+                _ => {
+                    for at in [0, 1] {
+                        look(&mut subscription, at, &mut changes);
+                    }
+                    subscription.found(2, None);
+                }
+            }
+            sent += &text(&mut subscription, 0);
+        }
+        subscription.found(2, None);
+        for at in [0, 1].repeat(10) {
+            look(&mut subscription, at, &mut changes);
+        }
+        sent += &text(&mut subscription, 0);
+        let mut said = messages(&sent);
+        let mut wanted = messages(&stream);
+        wanted[0]["params"]["notifications"]["taskIds"] = json!([id(1), id(2)]);
+        assert_eq!(said[0], wanted[0], "seed {seed}: {sent}");
+        let told: Vec<Value> = said.extract_if(.., |message| message["method"] == "notifications/tasks").collect();
+        assert_eq!(said, wanted, "seed {seed}: {sent}");
+        for (at, end) in ends.into_iter().enumerate() {
+            let of_task =
+                told.iter().filter(|message| message["params"]["taskId"] == id(1 + u8::try_from(at).unwrap()));
+            let times: Vec<String> =
+                of_task.clone().map(|message| message["params"]["lastUpdatedAt"].to_string()).collect();
+            assert!(times.is_sorted_by(|before, after| before < after), "seed {seed}: {times:?}");
+            let statuses: Vec<&Value> = of_task.map(|message| &message["params"]["status"]).collect();
+            let (last, before) = statuses.split_last().unwrap_or_else(|| panic!("seed {seed}: {end} {sent}"));
+            assert!(
+                *last == "completed" && before.iter().all(|status| *status == "working"),
+                "seed {seed}: {statuses:?}"
+            );
+        }
+    }
 }
