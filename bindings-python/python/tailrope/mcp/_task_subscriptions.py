@@ -105,8 +105,8 @@ class Subscription:
             while self._is_stream and not self.has_ended and (data := self._native.next()) is not None:
                 await self._client({"type": "http.response.body", "body": data, "more_body": True})
             if self._is_stream and not self.has_ended and self._native.is_over:
-                self._over.set()
                 await self._client({"type": "http.response.body", "body": b"", "more_body": False})
+                self._over.set()
         self._taken.set()
 
     # What the SDK sees.
