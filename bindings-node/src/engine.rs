@@ -25,7 +25,7 @@ use crate::log::Sink;
 use crate::look_up::LookUp;
 use crate::session::{Session, Travelling};
 use crate::store::{Store, flush};
-use crate::tasks::{self, Announced, DIALECT, Routed, TaskCall, TaskQuery, TaskRequest};
+use crate::tasks::{self, Announced, DIALECT, Routed, TaskCall, TaskQuery, TaskRequest, TaskSubscription};
 use crate::waiters::Waiters;
 
 /// An engine with its event store.
@@ -316,6 +316,21 @@ impl Engine {
         });
         self.waiters.flush(env);
         Ok(query)
+    }
+
+    /// Takes a `subscriptions/listen` that names tasks of this server, and that the SDK is given now: a `TaskSubscription`, or the
+    /// `Refusal` to answer with. Nothing where nobody can tell whose it is.
+    #[napi(catch_unwind)]
+    pub fn subscribe_to_tasks(
+        &self,
+        env: &Env,
+        server: String,
+        requester: Option<Requester>,
+        body: JsBody<'_>,
+    ) -> Option<Either<TaskSubscription, Refusal>> {
+        let principal = Requester::principal(requester.as_ref(), &self.engine).ok()?;
+        let body = body_bytes(&body);
+        TaskSubscription::open(env, &self.engine, &server, body, principal.as_ref(), &self.waiters)
     }
 
     /// Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does.

@@ -314,3 +314,90 @@ impl TaskQuery {
         })
     }
 }
+
+/// A `subscriptions/listen` that names tasks, and that the SDK is given.
+#[napi]
+pub struct TaskSubscription {
+    subscription: engine::TaskSubscription,
+    key: u32,
+    waiters: Rc<Waiters>,
+}
+
+impl TaskSubscription {
+    pub(crate) fn open(
+        env: &Env,
+        engine: &engine::Engine,
+        server: &str,
+        body: &[u8],
+        principal: Option<&Principal>,
+        waiters: &Rc<Waiters>,
+    ) -> Option<Either<Self, Refusal>> {
+        let key = waiters.key();
+        let opened = engine.subscribe_to_tasks(server, body, principal, waiters.wake(), u64::from(key));
+        waiters.flush(env);
+        match opened {
+            Ok(opened) => opened.map(|subscription| Either::A(Self { subscription, key, waiters: Rc::clone(waiters) })),
+            Err(refusal) => Some(Either::B(Refusal::new(&refusal, DIALECT))),
+        }
+    }
+}
+
+#[napi]
+impl TaskSubscription {
+    /// What the waiters know it as. It is woken when there may be more.
+    #[napi(getter)]
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// The SDK's answer begins. False where it is for the client as it is.
+    #[napi(catch_unwind)]
+    pub fn begin(&self, content_type: Option<String>) -> bool {
+        self.subscription.begin(content_type.as_deref())
+    }
+
+    /// Whether the next bytes of the SDK's stream are wanted now.
+    #[napi(getter)]
+    pub fn takes(&self) -> bool {
+        self.subscription.takes()
+    }
+
+    /// The next bytes of the SDK's stream.
+    #[napi(catch_unwind)]
+    pub fn push(&self, chunk: &[u8]) {
+        self.subscription.push(chunk);
+    }
+
+    /// The SDK's stream is over.
+    #[napi(catch_unwind)]
+    pub fn end(&self) {
+        self.subscription.end();
+    }
+
+    /// The next bytes for the client. Nothing until something happens; to be asked again until then.
+    #[napi(catch_unwind)]
+    pub fn next<'env>(&self, env: &'env Env) -> Result<Option<Either<String, BufferSlice<'env>>>> {
+        let bytes = self.subscription.next();
+        self.waiters.flush(env);
+        bytes.map(|bytes| text_or_bytes(env, bytes.to_vec())).transpose()
+    }
+
+    /// Whether nothing follows.
+    #[napi(getter)]
+    pub fn is_over(&self) -> bool {
+        self.subscription.is_over()
+    }
+
+    /// The host stops.
+    #[napi(catch_unwind)]
+    pub fn drain(&self, env: &Env) {
+        self.subscription.drain();
+        self.waiters.flush(env);
+    }
+
+    /// The client has left.
+    #[napi(catch_unwind)]
+    pub fn leave(&self) {
+        self.subscription.leave();
+    }
+}

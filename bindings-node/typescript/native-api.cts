@@ -425,6 +425,29 @@ export declare class TaskQuery {
   take(): string | Refusal | TaskCall | null;
 }
 
+/** A `subscriptions/listen` that names tasks, and that the SDK is given. */
+export declare class TaskSubscription {
+  private constructor();
+  /** What the waiters know it as. It is woken when there may be more. */
+  get key(): number;
+  /** The SDK's answer begins. False where it is for the client as it is. */
+  begin(contentType?: Maybe<string>): boolean;
+  /** Whether the next bytes of the SDK's stream are wanted now. */
+  get takes(): boolean;
+  /** The next bytes of the SDK's stream. */
+  push(chunk: Uint8Array): void;
+  /** The SDK's stream is over. */
+  end(): void;
+  /** The next bytes for the client. Null until something happens; to be asked again until then. */
+  next(): string | Uint8Array | null;
+  /** Whether nothing follows. */
+  get isOver(): boolean;
+  /** The host stops. */
+  drain(): void;
+  /** The client has left. */
+  leave(): void;
+}
+
 /** A log by the names that an SDK gives its streams. */
 export declare class HookLog {
   private constructor();
@@ -592,6 +615,11 @@ export declare class Engine {
     body: Body,
     travelling: Maybe<Travelling>,
   ): TaskQuery | null;
+  /**
+   * Takes a `subscriptions/listen` that names tasks of this server, and that the SDK is given now: a `TaskSubscription`, or the
+   * `Refusal` to answer with. Null where nobody can tell whose it is.
+   */
+  subscribeToTasks(server: string, requester: Maybe<Requester>, body: Body): TaskSubscription | Refusal | null;
   /** Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does. */
   static announce(contentType: Maybe<string>, answer: Uint8Array): Announced;
   /** The answer to a request that has to declare that its client takes tasks. */

@@ -85,5 +85,6 @@ export type TaskCall = api.TaskCall;
 export type TaskQuery = api.TaskQuery;
 export type TaskRequest = api.TaskRequest;
 export type TaskStep = api.TaskStep;
+export type TaskSubscription = api.TaskSubscription;
 export type Travelled = api.Travelled;
 export type Travelling = api.Travelling;

@@ -19,7 +19,7 @@ use crate::options::{engine_options, to_dict};
 use crate::posted::relayed;
 use crate::session::Session;
 use crate::store::{Store, flush};
-use crate::tasks::{DIALECT, Routed, TaskCall, TaskQuery, TaskRequest, routed};
+use crate::tasks::{DIALECT, Routed, TaskCall, TaskQuery, TaskRequest, TaskSubscription, routed};
 use crate::waiters::{Waiters, calling};
 
 /// An engine with its event store.
@@ -225,6 +225,31 @@ impl Engine {
         let ask = || self.engine.ask_task(server, request, principal.as_ref(), Some(relayed), wake, number);
         let query = calling(py, ask)?;
         Ok(Some(TaskQuery { query, key: Arc::new(key), max_event_bytes: self.max_event_bytes() }))
+    }
+
+    /// Takes a `subscriptions/listen` that names tasks of this server, and that the SDK is given now: a `TaskSubscription`, or the
+    /// `Refusal` to answer with. None where it cannot: nobody can tell whose it is.
+    #[expect(clippy::too_many_arguments, reason = "what is known of the request, and who is woken")]
+    fn subscribe_to_tasks<'py>(
+        &self,
+        py: Python<'py>,
+        server: &str,
+        body: &[u8],
+        headers: &Bound<'_, PyAny>,
+        user_json: Option<&str>,
+        named: Option<&str>,
+        waiters: &Waiters,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(principal) = self.principal(py, headers, user_json, named)? else { return Ok(None) };
+        let (key, wake) = waiters.shared.key();
+        let number = key.number;
+        Ok(match calling(py, || self.engine.subscribe_to_tasks(server, body, principal.as_ref(), wake, number))? {
+            Ok(None) => None,
+            Ok(Some(subscription)) => {
+                Some(Bound::new(py, TaskSubscription { subscription, key: Arc::new(key) })?.into_any())
+            }
+            Err(refusal) => Some(Bound::new(py, Refusal::new(&refusal, DIALECT))?.into_any()),
+        })
     }
 
     /// A log for an SDK's own transport, in this engine's store.

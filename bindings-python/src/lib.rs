@@ -60,7 +60,7 @@ mod _native {
     #[pymodule_export]
     use crate::store::{Store, open_store};
     #[pymodule_export]
-    use crate::tasks::{Relayed, TaskCall, TaskQuery, TaskRequest, announce, missing_capability};
+    use crate::tasks::{Relayed, TaskCall, TaskQuery, TaskRequest, TaskSubscription, announce, missing_capability};
     #[pymodule_export]
     use crate::waiters::{Signal, Waiters};
 

@@ -228,6 +228,64 @@ fn to_step(py: Python<'_>, step: CallStep) -> PyResult<Step<'_>> {
     })
 }
 
+/// A `subscriptions/listen` that names tasks, and that the SDK is given.
+#[pyclass(frozen, module = "tailrope._native")]
+pub(crate) struct TaskSubscription {
+    pub(crate) subscription: engine::TaskSubscription,
+    pub(crate) key: Arc<Key>,
+}
+
+#[pymethods]
+impl TaskSubscription {
+    /// What the loop's waiters know it as. They are told when there may be more.
+    #[getter]
+    fn key(&self) -> u64 {
+        self.key.number
+    }
+
+    /// The SDK's answer begins. False where it is for the client as it is.
+    fn begin(&self, py: Python<'_>, content_type: Option<&str>) -> PyResult<bool> {
+        calling(py, || self.subscription.begin(content_type))
+    }
+
+    /// Whether the next bytes of the SDK's stream are wanted now.
+    #[getter]
+    fn takes(&self) -> bool {
+        self.subscription.takes()
+    }
+
+    /// The next bytes of the SDK's stream.
+    fn push(&self, py: Python<'_>, chunk: &[u8]) -> PyResult<()> {
+        calling(py, || self.subscription.push(chunk))
+    }
+
+    /// The SDK's stream is over.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.subscription.end())
+    }
+
+    /// The next bytes for the client. None until something happens; to be asked again until then.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(calling(py, || self.subscription.next())?.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    /// Whether nothing follows.
+    #[getter]
+    fn is_over(&self) -> bool {
+        self.subscription.is_over()
+    }
+
+    /// The host stops.
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.subscription.drain())
+    }
+
+    /// The client has left.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.subscription.leave())
+    }
+}
+
 /// A request about a task.
 #[pyclass(frozen, module = "tailrope._native")]
 pub(crate) struct TaskQuery {

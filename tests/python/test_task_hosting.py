@@ -15,7 +15,9 @@ import pytest
 import tailrope
 import tailrope.mcp
 import uvicorn
-from kit.modern import MODERN, TASKS, Modern, text_of
+from asgi import until
+from kit.modern import MODERN, TASKS, UNDECLARED, Modern, text_of
+from kit.raw import Reply
 from kit.stock import LINE
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tailrope import _native
@@ -26,6 +28,7 @@ if LINE == 1:
 import mcp_types as types
 from mcp.client import Client, ClientExtension, ResultClaim
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import BaseModel
@@ -43,7 +46,8 @@ class Tools:
     """A server whose tools say what they see, and wait for the test."""
 
     def __init__(self) -> None:
-        self.server = MCPServer("tasks")
+        self.bus = InMemorySubscriptionBus()
+        self.server = MCPServer("tasks", subscriptions=self.bus)
         self.seen: list[str] = []
         self.arrived, self.go_on = asyncio.Event(), asyncio.Event()
         for tool in (self.wait, self.rounds, self.ask, self.ask_for_a_moment, self.broken, self.quick):
@@ -329,3 +333,104 @@ async def test_the_context_of_fastmcp_asks_too() -> None:
         # Outside of a task it refuses, as ever.
         client.declares = False
         assert (await client.result("ask"))["isError"]
+
+
+# Subscriptions that name tasks. What is sent when is in tests/rust/task/subscriptions.rs.
+
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+
+
+async def listen(client: Modern, *tasks: str, **notifications: Any) -> tuple[Reply, Any]:
+    """A subscription, and what was agreed to."""
+    reply = await client.post("subscriptions/listen", {"notifications": {**notifications, "taskIds": tasks}})
+    (first,) = await reply.some(1)
+    assert first.message["method"] == "notifications/subscriptions/acknowledged"
+    return reply, first.message["params"]["notifications"]
+
+
+async def told(reply: Reply) -> Any:
+    """What the next message says of a task."""
+    (event,) = await reply.some(1)
+    assert event.message["method"] == "notifications/tasks", event
+    assert event.message["params"]["_meta"][SUBSCRIPTION] is not None
+    return event.message["params"]
+
+
+async def test_what_becomes_of_tasks_comes_between_the_events_of_the_sdk() -> None:
+    async with tools_served(principal=lambda request: request.headers.get("x-user")) as (tools, client):
+        client.headers = {"X-User": "ann"}
+        asking, waiting = await client.begin("ask"), await client.begin("wait")
+        bob = Modern(client.port, headers={"X-User": "bob"})
+        foreign = await bob.begin("ask")
+        ((key, _),) = (await client.asked(asking)).items()
+        reply, agreed = await listen(client, foreign, asking, waiting, "none", toolsListChanged=True)
+        assert agreed == {"toolsListChanged": True, "taskIds": [asking, waiting]}
+        asked = await told(reply)
+        assert (asked["taskId"], asked["status"], list(asked["inputRequests"])) == (asking, "input_required", [key])
+        await tools.bus.publish(ToolsListChanged())
+        assert (await reply.some(1))[0].message["method"] == "notifications/tools/list_changed"
+        await bob.about("cancel", foreign)
+        await client.update(asking, **{key: {"action": "accept", "content": {"name": "Ann"}}})
+        statuses = [await told(reply), await told(reply)]
+        assert [it["status"] for it in statuses] == ["working", "completed"]
+        tools.go_on.set()
+        shown = await told(reply)
+        assert shown["result"] == (await client.get(waiting))["result"] and "resultType" not in shown
+        # The SDK's stream goes on.
+        await tools.bus.publish(ToolsListChanged())
+        assert (await reply.some(1))[0].message["method"] == "notifications/tools/list_changed"
+        reply.drop()
+        await until(lambda: not tools.bus._listeners)
+
+
+@pytest.mark.parametrize("json_response", [False, True])
+async def test_a_subscription_to_tasks_alone_lasts_until_the_server_stops(json_response: bool) -> None:
+    async with tools_served(json_response) as (tools, client):
+        task = await client.begin("wait")
+        tools.go_on.set()
+        await client.ended(task)
+        reply, agreed = await listen(client, task)
+        assert agreed == {"taskIds": [task]}
+        assert (await told(reply))["status"] == "completed"
+        ending = asyncio.create_task(reply.rest())
+        await asyncio.sleep(0)
+    # The end of the server does not wait for it, and tells its client.
+    assert [it.message["result"]["resultType"] for it in await ending] == ["complete"]
+
+
+async def test_a_drain_ends_subscriptions_to_tasks() -> None:
+    async with tools_served(store="memory:") as (tools, client):
+        reply, _ = await listen(client, await client.begin("wait"))
+        # The task goes on.
+        assert await tailrope.drain(within_ms=0) is False
+        assert [it.message["result"]["resultType"] for it in await reply.rest()] == ["complete"]
+        tools.go_on.set()
+
+
+async def test_what_the_sdk_refuses_of_subscriptions_to_tasks_is_refused_as_it_says() -> None:
+    async with tools_served() as (_, client):
+        refused = await client.post(
+            "subscriptions/listen", {"notifications": {"toolsListChanged": 7, "taskIds": ["a"]}}
+        )
+        assert (refused.status, (await refused.json())["error"]["code"]) == (400, types.INVALID_PARAMS)
+        many = await client.post("subscriptions/listen", {"notifications": {"taskIds": [str(it) for it in range(65)]}})
+        error = (await many.json())["error"]
+        assert (many.status, error["code"]) == (400, types.INVALID_PARAMS) and "64 tasks" in error["message"]
+        client.declares = False
+        undeclared = await client.post("subscriptions/listen", {"notifications": {"taskIds": ["a"]}})
+        assert (await undeclared.json())["error"]["code"] == UNDECLARED
+
+
+async def test_any_process_tells_what_becomes_of_a_task(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'events.db'}"
+    async with on_store(address) as (tools, here), on_store(address) as (_, there):
+        task, asking = await here.begin("wait"), await here.begin("ask")
+        reply, agreed = await listen(there, task, asking)
+        assert agreed == {"taskIds": [task, asking]}
+        assert (await told(reply))["status"] == "input_required"
+        tools.go_on.set()
+        shown = await told(reply)
+        assert (shown["taskId"], text_of(shown["result"])) == (task, "waited")
+        await here.about("cancel", asking)
+        assert (await told(reply))["status"] == "cancelled"
+        reply.drop()

@@ -36,6 +36,7 @@ mod engine {
     mod stores;
     mod streams;
     mod task_owners;
+    mod task_subscriptions;
     mod tasks;
     mod timeouts;
     mod world;
@@ -106,6 +107,7 @@ mod task {
     mod declaration;
     mod properties;
     mod requests;
+    mod subscriptions;
     mod views;
     mod world;
 }

@@ -200,7 +200,7 @@ class Handler {
     if (route === 'steer') {
       return this.#steer(exchange, revision);
     }
-    const isOurs = route === 'call' || route === 'undeclared';
+    const isOurs = route === 'call' || route === 'listen' || route === 'undeclared';
     if (!this.#preferResumable && !takesTasks && !isOurs) {
       this.#runtime.engine.leftToSdk(revision);
     }

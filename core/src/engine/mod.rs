@@ -33,7 +33,7 @@ pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };
 pub use stats::Stats;
-pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery};
+pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
 
 pub use crate::session::{OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end};
 pub use crate::stream::{CloseReason, Drain, Pacing};
@@ -109,6 +109,7 @@ impl Engine {
             deadlines: Mutex::default(),
             tasks: Mutex::default(),
             followers: Mutex::default(),
+            followed: Mutex::default(),
             timed: Mutex::default(),
             next_sweep: AtomicU64::new(0),
             idle_ms: AtomicU64::new(u64::MAX),
@@ -224,6 +225,16 @@ impl Engine {
                         query.tick(at);
                     }
                 }
+                Some(Timed::Followed(followed)) => {
+                    if let Some(followed) = followed.upgrade() {
+                        followed.tick(at);
+                    }
+                }
+                Some(Timed::Subscription(subscription)) => {
+                    if let Some(subscription) = subscription.upgrade() {
+                        subscription.tick(at);
+                    }
+                }
                 Some(Timed::Expiry(expiry)) => self.0.task_expired(number, &expiry),
                 None => {}
             }
@@ -261,6 +272,7 @@ impl Engine {
         for call in self.0.owned_tasks() {
             call.drain();
         }
+        self.0.end_subscriptions();
     }
 
     /// A request that the host serves without a session is under way, until this is dropped: a drain waits for it.

@@ -12,7 +12,9 @@ use crate::engine::sessions::places::Places;
 use crate::engine::stats::Counters;
 use crate::engine::tasks::board::{Board, Expiry};
 use crate::engine::tasks::cell::CallCell;
+use crate::engine::tasks::following::{Followed, Following};
 use crate::engine::tasks::query::Query;
+use crate::engine::tasks::subscription::SubscriptionCell;
 use crate::engine::{EngineError, Options};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
@@ -37,6 +39,8 @@ pub(crate) enum Timed {
     Question(Ticket),
     Call(Weak<CallCell>),
     Query(Weak<Query>),
+    Followed(Weak<Followed>),
+    Subscription(Weak<SubscriptionCell>),
     Expiry(Expiry),
 }
 
@@ -62,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: Mutex<Board>,
     /// The looks at tasks of other processes that were asked for here, by their names.
     pub(crate) followers: Mutex<OwnMap<Arc<str>, Arc<Query>>>,
+    /// The tasks that subscribers here follow.
+    pub(crate) followed: Mutex<Following>,
     pub(crate) next_sweep: AtomicU64,
     /// The shortest idle time of a session, in milliseconds.
     pub(crate) idle_ms: AtomicU64,

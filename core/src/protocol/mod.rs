@@ -32,6 +32,7 @@ pub mod refusal;
 pub mod request_id;
 pub mod revision;
 pub mod sse;
+pub(crate) mod sse_blocks;
 pub mod sse_decoder;
 #[cfg(feature = "testing")]
 pub mod told;

@@ -15,6 +15,7 @@
 //! | `run_reader` | what the SDK answers to a run | T-13 |
 //! | `reply` | how the call is answered until then | T-03, T-17 |
 //! | `progress` | what a task says of itself | T-11 |
+//! | `subscription` | what a subscriber is sent, between the events of the SDK | T-24, T-25 |
 //! | `status`, `questions` | how a task stands | T-12 to T-15, T-18, T-20, T-21 |
 //! | `change` | how that is stored | T-16 |
 //! | `view`, `times` | what clients read of it | T-09 to T-14, T-24 |
@@ -31,6 +32,7 @@ mod questions;
 mod reply;
 mod run_reader;
 mod status;
+mod subscription;
 mod times;
 mod view;
 
@@ -49,4 +51,5 @@ pub use questions::{MAX_ROUNDS, Question, Questions, Source};
 pub use reply::Reply;
 pub use run_reader::RunReader;
 pub use status::{End, Inapplicable, Status, Task};
+pub use subscription::{MAX_SUBSCRIBED_TASKS, Subscription};
 pub use view::{acknowledged, created, detailed, notification};

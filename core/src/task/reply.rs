@@ -17,7 +17,7 @@ const HOLD_MS: u64 = 1_000;
 /// Bytes of notifications that wait.
 const MAX_WAITING_BYTES: usize = 64 << 10;
 /// When a silent answer begins, and how long it is silent after that: middleboxes close connections on which nothing moves.
-const SILENCE_MS: u64 = 15_000;
+pub(super) const SILENCE_MS: u64 = 15_000;
 
 /// What the client of a call is given.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,9 +23,7 @@ enum Form {
 impl RunReader {
     /// For an answer with this head. An event may be as large as `max_event_bytes`.
     pub fn new(run: u32, status: u16, content_type: Option<&str>, max_event_bytes: usize) -> Self {
-        let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
-        let is_stream = media_type.eq_ignore_ascii_case("text/event-stream");
-        let form = match is_stream {
+        let form = match is_stream(content_type) {
             true => Form::Events(Box::new(Decoder::new(max_event_bytes))),
             false => Form::Whole(Vec::new()),
         };
@@ -73,6 +71,12 @@ impl RunReader {
         };
         answer.into_iter().chain([Input::RunEnded { run }]).collect()
     }
+}
+
+/// Whether an answer of this content type is a stream of events.
+pub(super) fn is_stream(content_type: Option<&str>) -> bool {
+    let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    media_type.eq_ignore_ascii_case("text/event-stream")
 }
 
 #[cfg(test)]

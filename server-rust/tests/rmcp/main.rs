@@ -4,6 +4,7 @@ mod lab;
 mod lean;
 mod own_service;
 mod shared;
+mod task_subscriptions;
 mod tasks;
 mod whose;
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use rmcp::ServerHandler;
 use serde_json::{Value, json};
 use tailrope_core::store::{Limits, MemoryStore};
 use tailrope_server::store::EventStore;
@@ -19,13 +20,13 @@ use crate::shared::Place;
 type Service = TailropeService<RmcpServer<Steps>>;
 
 /// Calls become tasks at once, but for the time in which a refusal is awaited.
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     let mut options = Options { task_after_ms: 0, ..Options::default() };
     options.paces.set("slower", Pace { task_after_ms: Some(60_000), ..Pace::default() }).unwrap();
     options
 }
 
-fn service(options: Options, config: ServiceConfig) -> (Service, Gates) {
+pub(crate) fn service(options: Options, config: ServiceConfig) -> (Service, Gates) {
     let gates = Gates::default();
     let tools = Steps::new(&gates);
     (TailropeService::new(move || Ok(tools.clone()), Engine::new(options), config), gates)
@@ -41,8 +42,8 @@ fn meta(declares: bool) -> Value {
 }
 
 /// A request of a user.
-async fn post(
-    service: &Service,
+pub(crate) async fn post<H: ServerHandler>(
+    service: &TailropeService<RmcpServer<H>>,
     user: &str,
     (method, mut params): (&str, Value),
     declares: bool,
@@ -62,7 +63,7 @@ async fn post(
     timeout(PATIENCE, service.clone().call(request)).await.expect("an answer begins").unwrap()
 }
 
-async fn rest(answer: Response<ResponseBody>) -> String {
+pub(crate) async fn rest(answer: Response<ResponseBody>) -> String {
     let body = timeout(PATIENCE, answer.into_body().collect()).await.expect("it ends").unwrap().to_bytes();
     String::from_utf8(body.to_vec()).unwrap()
 }
@@ -75,7 +76,7 @@ async fn ask(service: &Service, request: (&str, Value)) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}")))
 }
 
-fn steps(steps: &[&str]) -> (&'static str, Value) {
+pub(crate) fn steps(steps: &[&str]) -> (&'static str, Value) {
     ("tools/call", json!({"name": "steps", "arguments": {"steps": steps}}))
 }
 

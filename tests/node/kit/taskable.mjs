@@ -178,9 +178,9 @@ export class Caller {
     this.#headers = headers;
   }
 
-  /** The whole answer to one request: its status, its type, its text, and what that says where it is JSON. */
-  async post(method, params = {}, { name, headers, id = ++this.#last, signal, _meta = meta(this.#takesTasks) } = {}) {
-    const response = await fetch(`http://127.0.0.1:${this.port}/mcp`, {
+  /** The answer to one request, whose body is still to be read. */
+  send(method, params = {}, { name, headers, id = ++this.#last, signal, _meta = meta(this.#takesTasks) } = {}) {
+    return fetch(`http://127.0.0.1:${this.port}/mcp`, {
       method: 'POST',
       signal,
       headers: {
@@ -194,6 +194,11 @@ export class Caller {
       },
       body: JSON.stringify({ jsonrpc: '2.0', id, method, params: { ...params, _meta } }),
     });
+  }
+
+  /** The whole answer: its status, its type, its text, and what that says where it is JSON. */
+  async post(method, params, options) {
+    const response = await this.send(method, params, options);
     const type = response.headers.get('content-type');
     const body = await response.text();
     return { status: response.status, type, body, ...(type === 'application/json' && JSON.parse(body)) };
@@ -210,6 +215,17 @@ export class Caller {
       throw new Error(`no task: ${status} ${JSON.stringify(result)}`);
     }
     return result.taskId;
+  }
+
+  /** The messages of a subscription, as they come. */
+  async *listen(notifications, options) {
+    const response = await this.send('subscriptions/listen', { notifications }, { id: 'sub', ...options });
+    let text = '';
+    for await (const chunk of response.body.pipeThrough(new TextDecoderStream())) {
+      const blocks = (text + chunk).split('\n\n');
+      text = blocks.pop();
+      yield* blocks.map((block) => /^data: (.*)$/m.exec(block)).flatMap((data) => (data ? [JSON.parse(data[1])] : []));
+    }
   }
 
   get(taskId) {

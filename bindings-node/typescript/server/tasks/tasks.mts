@@ -11,6 +11,7 @@ import { type CallContext, runOf, TaskedCall } from './call.mjs';
 import { Origin } from './origin.mjs';
 import { TaskQuery } from './query.mjs';
 import { takeQuestions } from './questions.mjs';
+import { TaskSubscription } from './subscription.mjs';
 
 /** Where the server is asked first whether it makes tasks itself. */
 const NEED_ANNOUNCEMENT = ['call', 'task', 'listen', 'undeclared'];
@@ -49,6 +50,7 @@ export class Tasks {
   #sdk: TasksSdk;
   #options: TasksOptions;
   #context: CallContext;
+  #subscriptions = new Set<TaskSubscription>();
   /** Whether the server makes tasks itself; nothing while it has not said. */
   #isByHost: boolean | undefined;
 
@@ -107,7 +109,7 @@ export class Tasks {
     return new Response(body, { status, statusText, headers: { ...Object.fromEntries(headers), ...JSON_HEADERS } });
   }
 
-  /** Serves what `route` said of it: `discover`, `call`, `task` and `undeclared`. */
+  /** Serves what `route` said of it: `discover`, `call`, `listen`, `task` and `undeclared`. */
   serve(exchange: Exchange, routed: Routed): Promise<void> {
     const answer = async (request: Request) => {
       try {
@@ -129,6 +131,8 @@ export class Tasks {
         return responseOf(Engine.missingCapability(textOf(exchange)));
       case 'task':
         return this.#ask(exchange, request);
+      case 'listen':
+        return this.#listen(exchange, request);
       default:
         return this.#call(exchange, request, tool);
     }
@@ -151,6 +155,20 @@ export class Tasks {
     const call = new TaskedCall(this.#context, native, Origin.of(request, exchange.auth), () => runtime.forget(key));
     runtime.wait(key, call);
     return call.answer(request);
+  }
+
+  async #listen(exchange: Exchange, request: Request): Promise<Response> {
+    identify(exchange, this.#options.identity);
+    const { server, requester } = exchange;
+    const native = this.#engine.subscribeToTasks(server, requester, textOf(exchange));
+    if (native instanceof Refusal) {
+      return responseOf(native);
+    }
+    if (native === null) {
+      return this.#pass(exchange, request);
+    }
+    const subscription = new TaskSubscription(this.#context, native, this.#subscriptions);
+    return subscription.answer(() => this.#pass(exchange, request));
   }
 
   async #ask(exchange: Exchange, request: Request): Promise<Response> {
@@ -182,6 +200,7 @@ export class Tasks {
   /** Nobody serves the calls any more. */
   close(): void {
     [...this.#context.open].forEach((call) => call.leave());
+    [...this.#subscriptions].forEach((subscription) => subscription.drain());
   }
 }
 

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tailrope._native import announce, missing_capability
-from tailrope.mcp import _elsewhere, _task_calls, _task_queries
+from tailrope.mcp import _elsewhere, _task_calls, _task_queries, _task_subscriptions
 from tailrope.mcp._answer import write_refusal
 from tailrope.mcp._runs import Received, with_headers
 
@@ -61,6 +61,8 @@ async def serve(
         await _task_queries.serve(runtime, manager, app, scope, send, body)
     elif route == "call" and runtime is not None:
         await _task_calls.serve(runtime, manager, app, scope, received, send, tool)
+    elif route == "listen" and runtime is not None:
+        await _task_subscriptions.serve(runtime, app, scope, received, send)
     else:
         if not way.prefer_resumable and not takes_tasks:
             engine.left_to_sdk(named)

@@ -94,6 +94,7 @@ impl Shared {
         self.owned_tasks().iter().for_each(|cell| cell.leave());
         let followers = std::mem::take(&mut *lock(&self.followers));
         drop(followers);
+        self.end_subscriptions();
     }
 
     pub(crate) fn owned_task(&self, name: &str) -> Option<Arc<CallCell>> {

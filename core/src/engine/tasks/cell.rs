@@ -87,6 +87,8 @@ pub(super) struct CallChange<'a> {
     pub(super) now: Now,
     pub(super) outputs: Vec<Output>,
     pub(super) outcomes: Vec<(Requester, bool)>,
+    /// The store has more of the task than before.
+    is_stored: bool,
 }
 
 impl CallCell {
@@ -157,10 +159,11 @@ impl CallCell {
             state: &mut state,
             outputs: Vec::new(),
             outcomes: Vec::new(),
+            is_stored: false,
         };
         let value = make(&mut change);
         change.complete();
-        let outcomes = std::mem::take(&mut change.outcomes);
+        let (outcomes, is_stored) = (std::mem::take(&mut change.outcomes), change.is_stored);
         let wakes_host = (!had_steps && !state.queue.is_empty()) || (!was_over && state.is_over());
         drop(state);
         for (requester, is_taken) in outcomes {
@@ -172,6 +175,9 @@ impl CallCell {
         }
         if wakes_host {
             self.wake.0.wake(self.wake.1);
+        }
+        if is_stored {
+            self.shared.tell_followed(&self.name, self.identity());
         }
         Some(value)
     }
@@ -280,7 +286,10 @@ impl CallChange<'_> {
     fn step(&mut self, output: Output) {
         let step = match output {
             Output::Store { number, change } => return self.store(number, &change),
-            Output::Changed => return,
+            Output::Changed => {
+                self.is_stored = true;
+                return;
+            }
             Output::Acknowledge { from } => return self.settle(from, true),
             Output::NotTaken { from } => return self.settle(from, false),
             Output::Reply(reply) => CallStep::Reply(reply),

@@ -11,20 +11,24 @@
 //! | `writing` | writes the task's changes |
 //! | `mail` | takes what other processes relay |
 //! | `query` | answers a request about a task, wherever its owner is: `loading`, `relaying`, `inheriting` |
+//! | `following`, `subscription` | looks at tasks for subscribers, and tells them of changes |
 //! | `board` | the tasks of an engine, their bounds, and when they expire |
 
 pub(crate) mod board;
 mod call;
 pub(crate) mod cell;
+pub(crate) mod following;
 mod inheriting;
 mod loading;
 mod mail;
 pub(crate) mod query;
 mod relaying;
+pub(crate) mod subscription;
 mod writing;
 
 pub use call::{CallOptions, CallStep, Context, TaskCall};
 pub use query::{TaskAnswer, TaskQuery};
+pub use subscription::TaskSubscription;
 
 use bytes::Bytes;
 

@@ -41,7 +41,7 @@ const PAUSE_MS: u64 = 250;
 /// again.
 const FOLLOW_FOR_MS: u64 = 30_000;
 /// Pause between two of these looks.
-const FOLLOW_MS: u64 = 1_000;
+pub(super) const FOLLOW_MS: u64 = 1_000;
 
 /// What a request about a task is answered.
 #[derive(Clone, Debug)]
@@ -82,15 +82,28 @@ pub(crate) struct Query {
     pub(super) principal: Option<Principal>,
     pub(super) request: TaskRequest,
     pub(super) relayed: Option<Relayed>,
-    /// Nobody asks: the log is looked at until this time.
-    follows_until: Option<AtomicU64>,
+    asker: Asker,
     pub(super) wake: (Arc<dyn Wake>, u64),
     me: Weak<Self>,
     state: Mutex<QueryState>,
 }
 
+/// Who wants to know.
+pub(super) enum Asker {
+    Client,
+    /// Subscribers: they [take the task](Query::take_shown) in the place of an answer.
+    Subscribers,
+    /// Nobody: the log is looked at until this time.
+    Nobody(AtomicU64),
+}
+
+/// A task, or that there is none for these subscribers.
+pub(super) type Shown = Option<Box<Task>>;
+
 pub(super) struct QueryState {
     pub(super) stage: Stage,
+    /// For subscribers.
+    shown: Option<Shown>,
     answers: VecDeque<TaskAnswer>,
     /// When the request is given up.
     due: Ms,
@@ -137,7 +150,7 @@ impl Engine {
         key: u64,
     ) -> TaskQuery {
         let names = Names::from(SessionId::new(server, &request.task.session_id()));
-        let query = Query::new(&self.0, names.name, principal.cloned(), request, relayed, None, (wake, key));
+        let query = Query::new(&self.0, names.name, principal.cloned(), request, relayed, Asker::Client, (wake, key));
         if !self.0.is_forked() {
             query.change(|change| change.start());
         }
@@ -146,17 +159,20 @@ impl Engine {
 }
 
 impl Query {
-    fn new(
+    pub(super) fn new(
         shared: &Arc<Shared>,
         name: Arc<str>,
         principal: Option<Principal>,
         request: TaskRequest,
         relayed: Option<Relayed>,
-        follows_until: Option<Ms>,
+        asker: Asker,
         wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
         let number = if shared.is_forked() { 0 } else { shared.number() };
-        let due = follows_until.unwrap_or_else(|| shared.due_after(shared.clock.now()));
+        let due = match &asker {
+            Asker::Nobody(until) => Ms(until.load(Ordering::Relaxed)),
+            Asker::Client | Asker::Subscribers => shared.due_after(shared.clock.now()),
+        };
         let query = Arc::new_cyclic(|me: &Weak<Self>| Self {
             shared: Arc::clone(shared),
             name,
@@ -164,11 +180,12 @@ impl Query {
             principal,
             request,
             relayed,
-            follows_until: follows_until.map(|until| AtomicU64::new(until.0)),
+            asker,
             wake,
             me: me.clone(),
             state: Mutex::new(QueryState {
                 stage: Stage::Start,
+                shown: None,
                 answers: VecDeque::new(),
                 due,
                 scheduled: Ms::NEVER,
@@ -182,7 +199,12 @@ impl Query {
     }
 
     fn is_follower(&self) -> bool {
-        self.follows_until.is_some()
+        matches!(self.asker, Asker::Nobody(_))
+    }
+
+    /// What subscribers are told once there is an answer. None where the store could not tell.
+    pub(super) fn take_shown(&self) -> Option<Shown> {
+        lock(&self.state).shown.take()
     }
 
     pub(super) fn id(&self) -> &TaskId {
@@ -207,7 +229,7 @@ impl Query {
         me
     }
 
-    fn change(&self, make: impl FnOnce(&mut QueryChange<'_>)) {
+    pub(super) fn change(&self, make: impl FnOnce(&mut QueryChange<'_>)) {
         if self.shared.is_forked() {
             return;
         }
@@ -351,6 +373,10 @@ impl QueryChange<'_> {
         if self.query.is_follower() {
             return if task.end().is_some() { self.over() } else { self.pause() };
         }
+        if matches!(self.query.asker, Asker::Subscribers) {
+            self.state.shown = Some(Some(Box::new(task.clone())));
+            return self.answer(TaskAnswer::Body(Bytes::new()));
+        }
         let body = detailed(&self.query.request.request, self.query.id(), task, unix_ms);
         self.answer(TaskAnswer::Body(body));
     }
@@ -360,6 +386,7 @@ impl QueryChange<'_> {
     }
 
     pub(super) fn unknown(&mut self) {
+        self.state.shown = Some(None);
         self.answer(TaskAnswer::Refused(unknown_task(&self.query.request.request)));
     }
 
@@ -397,7 +424,8 @@ impl QueryChange<'_> {
 
     /// Goes on looking at a task whose owner is another process, because only looks show that the owner is gone.
     pub(super) fn follow(&mut self, view: &View) {
-        if self.query.is_follower() || view.owner.is_none() {
+        // Subscribers look again themselves.
+        if !matches!(self.query.asker, Asker::Client) || view.owner.is_none() {
             return;
         }
         let Query { shared, name, principal, request, .. } = self.query;
@@ -408,12 +436,12 @@ impl QueryChange<'_> {
         }
         let until = self.now + FOLLOW_FOR_MS;
         // Not through its lock: who has that may wait for the lock of the followers.
-        if let Some(known) = followers.get(name).and_then(|follower| follower.follows_until.as_ref()) {
+        if let Some(Asker::Nobody(known)) = followers.get(name).map(|follower| &follower.asker) {
             return known.store(until.0, Ordering::Relaxed);
         }
+        let nobody = Asker::Nobody(AtomicU64::new(until.0));
         let wake: (Arc<dyn Wake>, u64) = (Arc::new(NoWake), 0);
-        let follower =
-            Query::new(shared, Arc::clone(name), principal.clone(), request.clone(), None, Some(until), wake);
+        let follower = Query::new(shared, Arc::clone(name), principal.clone(), request.clone(), None, nobody, wake);
         let at = self.now + FOLLOW_MS;
         {
             let mut state = lock(&follower.state);
@@ -426,7 +454,7 @@ impl QueryChange<'_> {
 
     /// A time has come.
     fn is_due(&mut self) {
-        if let Some(until) = &self.query.follows_until {
+        if let Asker::Nobody(until) = &self.query.asker {
             self.state.due = Ms(until.load(Ordering::Relaxed));
         }
         if self.state.due <= self.now {

@@ -6,10 +6,12 @@
 //! | `run` | gives the application a call, and reads its answer |
 //! | `call` | does what the engine says of a call |
 //! | `reply` | what the client of a call is answered |
+//! | `subscription` | puts what becomes of tasks between the events of the application |
 
 mod call;
 mod reply;
 mod run;
+mod subscription;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +32,7 @@ use tailrope_core::task::{
 use tokio::task::JoinHandle;
 
 use self::call::Caller;
+use self::subscription::interleaved;
 use super::answer::ResponseBody;
 use super::endpoint::Endpoint;
 use super::headers::Headers;
@@ -117,7 +120,8 @@ impl<A: Application> Endpoint<A> {
         match route {
             Route::Steer => Some(Err(engine.steer(&body, &requested))),
             Route::Undeclared => Some(Err(missing_capability().naming_request(&body))),
-            Route::Pass | Route::Listen => {
+            Route::Listen => self.listen(parts, body).await,
+            Route::Pass => {
                 if !declares {
                     engine.left_to_sdk(&requested);
                 }
@@ -193,6 +197,26 @@ impl<A: Application> Endpoint<A> {
         let (caller, replies) = Caller::new(self, call, signal, parts);
         tokio::spawn(caller.serve(true));
         Some(replies.answer(&self.host.engine).await)
+    }
+
+    /// Passes a subscription on, and puts what becomes of the tasks that it names into the answer.
+    async fn listen(&self, parts: Parts, body: Bytes) -> Option<Result<Answer, Refusal>> {
+        let principal = match self.principal(&parts, &body) {
+            Ok(principal) => principal,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let (server, signal) = (self.server(&parts).into_owned(), Signal::new());
+        let wake = Arc::clone(&signal) as _;
+        let subscription = match self.host.engine.subscribe_to_tasks(&server, &body, principal.as_ref(), wake, 0) {
+            Ok(subscription) => subscription,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        self.host.arm_for_engine();
+        let answer = self.pass(parts, body)?.await;
+        Some(Ok(match subscription {
+            Some(subscription) => interleaved(answer, subscription, signal, &self.host),
+            None => answer,
+        }))
     }
 
     /// Answers a request about a task.

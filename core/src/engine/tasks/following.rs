@@ -1,0 +1,179 @@
+//! A task that subscribers of this process follow: one look serves all of them.
+//!
+//! The owner says when there is something new, if it is here. If it is another process, the task is looked at once a second. A look
+//! is a request for the task like any other, so it also sees the end of an owner.
+
+use std::collections::BTreeMap;
+
+use crate::Ms;
+use crate::engine::connections::Wake;
+use crate::engine::shared::{Shared, Timed, lock};
+use crate::engine::tasks::query::{Asker, FOLLOW_MS, Query};
+use crate::engine::tasks::subscription::SubscriptionCell;
+use crate::exchange::Principal;
+use crate::protocol::RequestId;
+use crate::sync::{Arc, Mutex, Weak};
+use crate::task::{Ask, TaskId, TaskRequest};
+
+/// The tasks that are followed here.
+#[derive(Default)]
+pub(crate) struct Following(BTreeMap<Key, Weak<Followed>>);
+
+/// The name of a task, and the identity of those who follow it.
+type Key = (Arc<str>, Option<Box<str>>);
+
+pub(crate) struct Followed {
+    shared: Arc<Shared>,
+    name: Arc<str>,
+    id: TaskId,
+    number: u64,
+    principal: Option<Principal>,
+    me: Weak<Self>,
+    state: Mutex<FollowedState>,
+}
+
+#[derive(Default)]
+struct FollowedState {
+    /// Who follows, and by which number each knows the task.
+    subscribers: Vec<(Weak<SubscriptionCell>, usize)>,
+    /// The look under way.
+    look: Option<Arc<Query>>,
+    /// There may be more than the look under way sees.
+    looks_again: bool,
+    /// The next look without a hint.
+    scheduled: Option<Ms>,
+}
+
+impl Shared {
+    /// Has a subscriber hear of a task, which it knows by this number. It is told at once how the task stands.
+    pub(super) fn follow_task(
+        &self,
+        name: Arc<str>,
+        id: TaskId,
+        principal: Option<&Principal>,
+        subscriber: (Weak<SubscriptionCell>, usize),
+    ) -> Option<Arc<Followed>> {
+        let shared = self.me.upgrade()?;
+        let key = (Arc::clone(&name), principal.map(|principal| principal.identity().into()));
+        let followed = {
+            let mut following = lock(&self.followed);
+            let known = following.0.get(&key).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let number = self.number();
+                let followed = Arc::new_cyclic(|me: &Weak<Followed>| Followed {
+                    shared,
+                    name,
+                    id,
+                    number,
+                    principal: principal.cloned(),
+                    me: me.clone(),
+                    state: Mutex::default(),
+                });
+                lock(&self.timed).insert(number, Timed::Followed(Arc::downgrade(&followed)));
+                following.0.insert(key, Arc::downgrade(&followed));
+                followed
+            })
+        };
+        lock(&followed.state).subscribers.push(subscriber);
+        followed.look();
+        Some(followed)
+    }
+
+    /// The owner of a task has stored something.
+    pub(super) fn tell_followed(&self, name: &Arc<str>, identity: Option<&str>) {
+        let key = (Arc::clone(name), identity.map(Into::into));
+        let followed = {
+            let following = lock(&self.followed);
+            if following.0.is_empty() { None } else { following.0.get(&key).and_then(Weak::upgrade) }
+        };
+        if let Some(followed) = followed {
+            followed.look();
+        }
+    }
+}
+
+impl Followed {
+    fn look(&self) {
+        let request = TaskRequest { request: RequestId::integer(0), task: self.id.clone(), ask: Ask::Get };
+        let Some(me) = self.me.upgrade() else { return };
+        let query = {
+            let mut state = lock(&self.state);
+            if state.look.is_some() {
+                state.looks_again = true;
+                return;
+            }
+            let (name, principal) = (Arc::clone(&self.name), self.principal.clone());
+            let query = Query::new(&self.shared, name, principal, request, None, Asker::Subscribers, (me, self.number));
+            state.look = Some(Arc::clone(&query));
+            query
+        };
+        query.change(|change| change.start());
+    }
+
+    pub(crate) fn tick(&self, at: Ms) {
+        let is_due = lock(&self.state).scheduled.take_if(|scheduled| *scheduled == at).is_some();
+        if is_due {
+            self.look();
+        }
+    }
+
+    fn schedule(&self, state: &mut FollowedState, at: Option<Ms>) {
+        let before = std::mem::replace(&mut state.scheduled, at);
+        self.shared.schedule(before.unwrap_or(Ms::NEVER), at.unwrap_or(Ms::NEVER), self.number);
+    }
+}
+
+/// The look under way has an answer.
+impl Wake for Followed {
+    fn wake(&self, _key: u64) {
+        if self.shared.is_forked() {
+            return;
+        }
+        let (look, subscribers, looks_again) = {
+            let mut state = lock(&self.state);
+            let Some(look) = state.look.take() else { return };
+            state.subscribers.retain(|(subscriber, _)| subscriber.strong_count() > 0);
+            (look, state.subscribers.clone(), std::mem::take(&mut state.looks_again))
+        };
+        let shown = look.take_shown();
+        let looks_later = match &shown {
+            // Without another process only the owner changes it.
+            Some(task) => self.shared.store.outlives_process() && task.as_ref().is_some_and(|it| it.end().is_none()),
+            None => true,
+        };
+        let next = (looks_later && self.shared.check().is_ok())
+            .then(|| self.shared.next_look(self.shared.clock.now(), FOLLOW_MS));
+        self.schedule(&mut lock(&self.state), next);
+        for (subscriber, number) in subscribers {
+            if let Some(subscriber) = subscriber.upgrade() {
+                match &shown {
+                    Some(task) => subscriber.found(number, task.as_deref()),
+                    None => subscriber.not_found(number),
+                }
+            }
+        }
+        if looks_again {
+            self.look();
+        }
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            return;
+        }
+        let identity = self.principal.as_ref().map(|principal| principal.identity().into());
+        let key = (Arc::clone(&self.name), identity);
+        {
+            let mut following = lock(&self.shared.followed);
+            // Another one may have taken its place.
+            if following.0.get(&key).is_some_and(|known| known.strong_count() == 0) {
+                following.0.remove(&key);
+            }
+        }
+        lock(&self.shared.timed).remove(&self.number);
+        let scheduled = lock(&self.state).scheduled;
+        self.shared.schedule(scheduled.unwrap_or(Ms::NEVER), Ms::NEVER, self.number);
+    }
+}
