@@ -296,7 +296,7 @@ impl Engine {
             || self.0.connections.load(Ordering::Relaxed) == 0
                 && lock(&self.0.sessions).is_empty()
                 && lock(&self.0.ended).is_empty()
-                && !lock(&self.0.timed).values().any(|timed| !matches!(timed, Timed::Session(_)))
+                && self.0.are_tasks_over()
     }
 
     /// Whether connections and sessions are woken on threads that the host does not know.
@@ -326,6 +326,7 @@ impl Engine {
             cell.leave();
         }
         self.0.leave_tasks();
+        self.0.forget_left_tasks();
         lock(&self.0.ended).clear();
     }
 
@@ -342,6 +343,7 @@ impl Engine {
             cell.leave_store();
         }
         self.0.leave_tasks();
+        self.0.forget_left_tasks();
         lock(&self.0.timed).clear();
         lock(&self.0.deadlines).clear();
         *lock(&self.0.places) = Places::default();

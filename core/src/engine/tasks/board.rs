@@ -89,6 +89,20 @@ impl Shared {
         lock(&self.tasks).owned.values().cloned().collect()
     }
 
+    /// Whether nothing is under way besides sessions.
+    pub(crate) fn are_tasks_over(&self) -> bool {
+        let mut calls = Vec::new();
+        for timed in lock(&self.timed).values() {
+            match timed {
+                Timed::Session(_) => {}
+                Timed::Call(call) => calls.push(crate::sync::Weak::clone(call)),
+                Timed::Question(_) | Timed::Query(_) | Timed::Expiry(_) => return false,
+            }
+        }
+        // Not under that lock, which a call takes when it goes.
+        calls.into_iter().filter_map(|call| call.upgrade()).all(|call| call.is_over())
+    }
+
     /// The process goes away.
     pub(crate) fn leave_tasks(&self) {
         self.owned_tasks().iter().for_each(|cell| cell.leave());
@@ -129,6 +143,6 @@ impl Shared {
     pub(crate) fn task_expired(&self, number: u64, expiry: &Expiry) {
         lock(&self.timed).remove(&number);
         lock(&self.tasks).leave(&expiry.account);
-        self.store.drop_session(&expiry.name, expiry.epoch);
+        self.drop_session(&expiry.name, expiry.epoch);
     }
 }

@@ -7,13 +7,15 @@ use bytes::Bytes;
 use crate::Ms;
 use crate::engine::Guest;
 use crate::engine::connections::Wake;
+use crate::engine::sessions::left::LeftTask;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::stats::Counters;
 use crate::engine::tasks::TASK_LOG;
 use crate::engine::tasks::call::{CallStep, Context};
 use crate::engine::tasks::mail::Inbox;
 use crate::engine::tasks::query::Query;
-use crate::engine::tasks::writing::Records;
+use crate::engine::tasks::records::Records;
+use crate::engine::tasks::writing::Writing;
 use crate::exchange::{Principal, Relayed};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
@@ -45,6 +47,14 @@ pub(super) enum Place {
     Here,
     /// It has its end, another process has it, or it was never stored.
     Left,
+    /// This process left it, and the store has lost that: what it lacks is written again.
+    Restored,
+}
+
+impl Place {
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Self::Here | Self::Restored)
+    }
 }
 
 pub(crate) struct CallCell {
@@ -62,6 +72,7 @@ pub(crate) struct CallCell {
 pub(super) struct CallState {
     pub(super) machine: Machine,
     pub(super) records: Records,
+    pub(super) writing: Writing,
     pub(super) inbox: Inbox,
     pub(super) place: Place,
     pub(super) queue: VecDeque<Queued>,
@@ -76,7 +87,10 @@ pub(super) struct CallState {
 impl CallState {
     pub(super) fn is_over(&self) -> bool {
         let is_left = self.place == Place::Left && !self.machine.has_runs();
-        self.queue.is_empty() && self.inbox.is_answered() && (is_left || self.machine.is_over())
+        self.place != Place::Restored
+            && self.queue.is_empty()
+            && self.inbox.is_answered()
+            && (is_left || self.machine.is_over())
     }
 }
 
@@ -97,13 +111,14 @@ impl CallCell {
         wake: (Arc<dyn Wake>, u64),
         body: Bytes,
         machine: Machine,
-        records: Records,
+        (records, writing): (Records, Writing),
     ) -> Arc<Self> {
         let number = shared.number();
         let guest = Some(Guest::of(shared));
         let state = CallState {
             machine,
             records,
+            writing,
             inbox: Inbox::default(),
             place: Place::Nowhere,
             queue: VecDeque::new(),
@@ -151,6 +166,7 @@ impl CallCell {
         }
         let mut state = lock(&self.state);
         let (had_steps, was_over) = (!state.queue.is_empty(), state.is_over());
+        let was_restored = state.place == Place::Restored;
         let mut change = CallChange {
             cell: self,
             now: self.shared.task_now(),
@@ -161,7 +177,8 @@ impl CallCell {
         let value = make(&mut change);
         change.complete();
         let outcomes = std::mem::take(&mut change.outcomes);
-        let wakes_host = (!had_steps && !state.queue.is_empty()) || (!was_over && state.is_over());
+        let is_served = !was_restored && state.place != Place::Restored;
+        let wakes_host = is_served && ((!had_steps && !state.queue.is_empty()) || (!was_over && state.is_over()));
         drop(state);
         for (requester, is_taken) in outcomes {
             if let Requester::Query(query, _) = requester
@@ -189,6 +206,11 @@ impl CallCell {
         });
     }
 
+    /// Whether nothing is left to do.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.state).is_over()
+    }
+
     /// The task as the store has it.
     pub(super) fn shown(&self) -> Option<Task> {
         lock(&self.state).machine.stored().cloned()
@@ -206,6 +228,16 @@ impl CallCell {
     /// A drain has begun: what waits for its client alone is left to other processes.
     pub(crate) fn drain(&self) {
         self.change(|change| change.state.is_draining = true);
+    }
+
+    /// The store may have lost that this process left the task, and the last of its log.
+    pub(crate) fn restore(&self) {
+        self.change(|change| {
+            if change.state.place == Place::Left && change.state.writing.is_held() {
+                change.state.place = Place::Restored;
+                change.state.writing.doubt();
+            }
+        });
     }
 
     /// The process goes away: what runs will not have a result. If the store outlives the process, others may read that.
@@ -234,7 +266,7 @@ impl Watch for CallCell {
     fn all_changed(&self) {
         self.change(|change| {
             change.state.inbox.hint();
-            change.state.records.doubt();
+            change.state.writing.doubt();
         });
     }
 }
@@ -258,7 +290,7 @@ impl CallChange<'_> {
 
     pub(super) fn ask(&mut self, from: u64, ask: &Ask) {
         let has_end = self.state.machine.stored().is_some_and(|task| task.end().is_some());
-        if self.state.place == Place::Left && !has_end {
+        if self.state.place != Place::Here && !has_end {
             // It was let go since the request found it here.
             return self.tell(from, false);
         }
@@ -312,7 +344,11 @@ impl CallChange<'_> {
             }
             self.state.place = Place::Here;
         }
-        self.state.records.push(change, self.cell.shared.chain_key.as_ref());
+        if self.state.place != Place::Here {
+            // Nobody writes it any more.
+            return;
+        }
+        self.state.records.push(number, change, self.cell.shared.chain_key.as_ref());
     }
 
     /// A request has its outcome. Where the host has steps to do that led to it, they come first.
@@ -339,9 +375,8 @@ impl CallChange<'_> {
         self.look_into_inbox();
         self.write();
         self.end();
-        let CallState { machine, records, inbox, place, .. } = &*self.state;
-        let is_over = *place == Place::Left || machine.is_over();
-        let own = if is_over { machine.deadline() } else { machine.deadline().min(records.due()) };
+        let CallState { machine, writing, inbox, place, .. } = &*self.state;
+        let own = machine.deadline().min(writing.due());
         let deadline = if *place == Place::Here { own.min(inbox.due()) } else { own.min(inbox.answers_due()) };
         if deadline != self.state.scheduled {
             self.cell.shared.schedule(self.state.scheduled, deadline, self.cell.number);
@@ -354,22 +389,28 @@ impl CallChange<'_> {
         let shared = &self.cell.shared;
         let is_draining = self.state.is_draining || lock(&shared.draining).is_some();
         let (place, is_idle) = (self.state.place, self.state.machine.is_waiting());
+        let is_written = self.state.writing.is_idle() && self.state.records.are_stored();
         if self.state.machine.is_over() || is_idle || shared.check().is_err() {
             self.state.guest = None;
         } else if self.state.guest.is_none() {
             self.state.guest = Some(Guest::of(shared));
         }
+        if place == Place::Restored && is_written {
+            self.state.place = Place::Left;
+            shared.store.release(&self.cell.name, self.state.records.epoch());
+        }
         if place != Place::Here {
             return;
         }
-        let is_for_others = is_draining && is_idle && self.state.records.is_written();
+        let is_for_others = is_draining && is_idle && is_written;
         let stored = self.state.machine.stored();
         let epoch = self.state.records.epoch();
         if let Some(task) = stored.filter(|task| task.end().is_some()) {
             let retention_ms = task.retention_ms();
             self.state.place = Place::Left;
             self.cell.unwatch();
-            shared.release(&self.cell.name, epoch);
+            self.stop_writing();
+            self.release();
             shared.expire_task(self.cell, epoch, retention_ms);
         } else if self.state.machine.has_given_up() || (is_for_others && shared.store.outlives_process()) {
             self.let_go();
@@ -380,17 +421,30 @@ impl CallChange<'_> {
     pub(super) fn let_go(&mut self) {
         let (shared, epoch) = (&self.cell.shared, self.state.records.epoch());
         if shared.store.outlives_process() {
-            shared.release(&self.cell.name, epoch);
+            self.release();
         } else {
             shared.drop_session(&self.cell.name, epoch);
         }
         self.drop_task();
     }
 
+    /// Other processes may have the task. As long as the store may lose what it has of it, this one can write that again.
+    pub(super) fn release(&self) {
+        let CallState { records, machine, .. } = &*self.state;
+        let shared = &self.cell.shared;
+        let retention_ms = machine.stored().filter(|task| task.end().is_some()).map_or(u64::MAX, Task::retention_ms);
+        let (until, bytes) = (self.now.at + retention_ms, records.bytes());
+        match self.cell.me.upgrade() {
+            Some(cell) => shared.release_task(&self.cell.name, records.epoch(), LeftTask { cell, until, bytes }),
+            None => shared.release(&self.cell.name, records.epoch()),
+        }
+    }
+
     /// The task is another process's, or nobody's.
     pub(super) fn drop_task(&mut self) {
         self.state.place = Place::Left;
         self.cell.unwatch();
+        self.stop_writing();
         self.cell.shared.drop_task(self.cell);
         let waiting: Vec<u64> = self.state.requesters.keys().copied().collect();
         for from in waiting {
@@ -421,12 +475,21 @@ impl CallCell {
         self.principal.as_ref() == principal
     }
 
+    /// The task of another process, which this one gave its end.
+    pub(super) fn be_left(&self) {
+        self.change(|change| {
+            change.state.place = Place::Left;
+            change.release();
+        });
+    }
+
     /// This process goes on with the task of another one. False where it cannot.
     pub(super) fn take_over(&self) -> bool {
         if !self.me.upgrade().is_some_and(|me| self.shared.take_task(&me)) {
             return false;
         }
         Counters::add(&self.shared.counters.tasks_adopted, 1);
+        self.shared.is_back(&self.name);
         self.shared.store.watch(&self.name, &self.watcher());
         // The request that led here is asked next, and everything else that is to be done follows.
         lock(&self.state).place = Place::Here;

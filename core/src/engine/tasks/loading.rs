@@ -1,9 +1,11 @@
 //! How a task stands, as its log tells it.
 
+use bytes::Bytes;
+
 use crate::engine::connections::conn::PAGE_BYTES;
 use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::tasks::TASK_LOG;
 use crate::engine::tasks::query::{QueryChange, Stage};
-use crate::engine::tasks::{Record, TASK_LOG};
 use crate::store::{Answer, Attach, Attached, LogPage, Operation, Owner, ReadLimit, StoreError, StoredEvent, Ticket};
 use crate::stream::Seq;
 use crate::task::{Ask, Change, End, Task};
@@ -19,8 +21,9 @@ pub(super) struct View {
     pub(super) task: Task,
     /// Who writes the log; none for this process.
     pub(super) owner: Option<Owner>,
+    /// Its log, which ends at this position with this running hash.
+    pub(super) events: Vec<StoredEvent>,
     pub(super) head: Seq,
-    /// The running hash there.
     pub(super) chain: u64,
 }
 
@@ -65,11 +68,12 @@ impl QueryChange<'_> {
                 Answer::Later => self.state.stage = Stage::Load(loading),
             };
         }
-        self.loaded(&loading.events, &page);
+        self.loaded(loading.events, &page);
     }
 
-    fn loaded(&mut self, events: &[StoredEvent], page: &LogPage) {
-        let changes: Option<Vec<Change>> = events.iter().map(|event| Change::decode(&Record::payload(event))).collect();
+    fn loaded(&mut self, events: Vec<StoredEvent>, page: &LogPage) {
+        let decoded = |event: &StoredEvent| Change::decode(&Bytes::copy_from_slice(&event.frame));
+        let changes: Option<Vec<Change>> = events.iter().map(decoded).collect();
         let task = changes.and_then(|changes| Task::fold(&changes).ok().flatten());
         let Some(task) = task else {
             // A store that was set back has less than its owner will write again.
@@ -77,7 +81,7 @@ impl QueryChange<'_> {
             tracing::debug!(target: "tailrope", session = %self.query.name, is_newer, "a task cannot be read");
             return self.pause();
         };
-        let view = View { task, owner: page.owner, head: page.page.head, chain: page.chain };
+        let view = View { task, owner: page.owner, events, head: page.page.head, chain: page.chain };
         self.decide(view);
     }
 

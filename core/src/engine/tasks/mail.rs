@@ -76,7 +76,7 @@ impl Inbox {
 impl CallChange<'_> {
     pub(super) fn look_into_inbox(&mut self) {
         let is_served = self.state.place == Place::Here
-            && self.state.records.is_held()
+            && self.state.writing.is_held()
             && self.cell.shared.store.outlives_process();
         if !is_served {
             return;
@@ -114,7 +114,7 @@ impl CallChange<'_> {
                 self.state.inbox.is_hinted |= !mail.is_empty();
                 mail.into_iter().for_each(|mail| self.take_mail(mail));
             }
-            Err(StoreError::Fenced | StoreError::Gone) => self.state.records.doubt(),
+            Err(StoreError::Fenced | StoreError::Gone) => self.state.writing.doubt(),
             Err(_) => {
                 // A store that was set back gives numbers again.
                 self.state.inbox.after = 0;

@@ -238,7 +238,7 @@ impl Query {
             }
             Stage::Inherit(inheritance) => {
                 // The store may have done it, or do it after all: nobody must take this process for the owner.
-                self.shared.release(&self.name, inheritance.epoch);
+                self.shared.release(&self.name, inheritance.epoch());
                 (super::TASK_LOG, &inheritance.ticket)
             }
             Stage::Start | Stage::Pause(_) | Stage::Owner | Stage::Posted(..) | Stage::Over => return,

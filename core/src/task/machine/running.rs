@@ -98,7 +98,8 @@ impl Running {
         if self.task.end().is_some() {
             return Ms::NEVER;
         }
-        let message_at = if self.message.is_some() { self.message_at } else { Ms::NEVER };
+        let is_next = self.message.is_some() && self.pending.is_empty();
+        let message_at = if is_next { self.message_at } else { Ms::NEVER };
         message_at.min(self.round_at).min(self.limit_at)
     }
 
@@ -111,20 +112,23 @@ impl Running {
             self.round_at = Ms::NEVER;
             self.then(Then::Start(None), now, runs, out);
         }
-        if self.message_at <= now.at {
-            let message = self.message.take();
-            self.note(now, message, out);
-        }
+        self.say(now, out);
     }
 
-    /// The call has said something of its progress.
+    /// What the task has still to say of itself.
+    fn say(&mut self, now: Now, out: &mut Vec<Output>) {
+        let message = self.message.take();
+        self.note(now, message, out);
+    }
+
+    /// The call has said something of its progress. As long as the store has not taken what came before, only the last counts.
     pub(super) fn note(&mut self, now: Now, message: Option<Box<str>>, out: &mut Vec<Output>) {
         let Some(message) = message.filter(|_| self.task.end().is_none()) else { return };
         self.message = None;
         if self.task.message() == Some(&*message) {
             return;
         }
-        if now.at < self.message_at {
+        if now.at < self.message_at || !self.pending.is_empty() {
             self.message = Some(message);
         } else if self.change(now, What::Message(message), out) {
             self.message_at = now.at + MESSAGE_EVERY_MS;
@@ -227,6 +231,7 @@ impl Running {
         if is_changed {
             out.push(Output::Changed);
         }
+        self.say(now, out);
     }
 
     /// The store takes neither this change nor one after it: the task goes back to what is stored, and fails. If the store does not
