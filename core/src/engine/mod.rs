@@ -123,6 +123,7 @@ impl Engine {
             drained_from: AtomicU64::new(0),
             warned_foreign: Mutex::default(),
             warned_unidentified: AtomicBool::new(false),
+            warned_unreadable: AtomicBool::new(false),
             warned_dropped: Mutex::default(),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),

@@ -84,6 +84,7 @@ pub(crate) struct Shared {
     /// Sessions that another user has asked for, as the log says.
     pub(crate) warned_foreign: Mutex<VecDeque<Box<str>>>,
     pub(crate) warned_unidentified: AtomicBool,
+    pub(crate) warned_unreadable: AtomicBool,
     /// What of relayed requests the log says does not travel.
     pub(crate) warned_dropped: Mutex<BTreeSet<Box<str>>>,
     pub(crate) closed: AtomicBool,

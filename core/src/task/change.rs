@@ -76,25 +76,6 @@ impl What {
     }
 }
 
-impl What {
-    /// Bytes of its payloads. The rest of a record is small.
-    pub(super) fn payload_bytes(&self) -> usize {
-        let pair = |(key, value): (&str, &Bytes)| key.len() + value.len();
-        match self {
-            Self::Created { call: payload, .. }
-            | Self::Asked { request: payload, .. }
-            | Self::Ended(End::Completed(payload) | End::Failed(payload)) => payload.len(),
-            Self::Message(message) => message.len(),
-            Self::Round { asked, state } => {
-                let asked: usize = asked.iter().map(|(key, request)| pair((key, request))).sum();
-                asked + state.as_ref().map_or(0, Bytes::len)
-            }
-            Self::Answered(responses) => responses.iter().map(|response| pair((&response.key, &response.value))).sum(),
-            Self::Withdrawn { .. } | Self::Ended(End::Cancelled) => 0,
-        }
-    }
-}
-
 /// No payload is for a log.
 impl fmt::Debug for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

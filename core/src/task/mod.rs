@@ -41,7 +41,8 @@ pub use declaration::{
 };
 pub use id::{TASK_ID_BYTES, TaskId};
 pub use ladder::{
-    Ask, Response, TaskHead, TaskRequest, header_value, not_taken, read_request, reread_request, unknown_task,
+    Ask, Response, TaskHead, TaskRequest, header_value, not_taken, read_request, reread_request, too_large,
+    unknown_task, unreadable,
 };
 pub use machine::{Input, Machine, Now, Output, Settings};
 pub use progress::Call;

@@ -233,11 +233,6 @@ impl Task {
         }
     }
 
-    /// Whether it may be forgotten: never one that runs, and none before its time (T-18).
-    pub fn is_expired(&self, unix_ms: u64) -> bool {
-        self.end.is_some() && unix_ms >= self.updated_at.saturating_add(self.retention_ms)
-    }
-
     /// What becomes of it when the process that ran it is gone. None where that changes nothing: it has its end, or it waits for
     /// answers to questions of the SDK, with which another process may go on.
     pub fn owner_lost(&self, unix_ms: u64) -> Option<Change> {

@@ -190,6 +190,7 @@ fn written(output: &Output) -> Value {
         Output::Refuse { ask } => json!({ "refuse": ask }),
         Output::Acknowledge { from } => json!({ "acknowledge": from }),
         Output::NotTaken { from } => json!({ "not_taken": from }),
+        Output::TooLarge { from } => json!({ "too_large": from }),
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use crate::engine::Options;
+use crate::engine::lines::Line;
+use crate::engine::sessions::places::account;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::tasks::cell::CallCell;
 use crate::exchange::Principal;
@@ -27,11 +29,6 @@ pub(crate) struct Expiry {
     pub(crate) epoch: Epoch,
     /// The account that it counts for.
     pub(crate) account: Box<str>,
-}
-
-/// The account that a task counts for: as that of a session.
-pub(crate) fn account(principal: Option<&Principal>) -> &str {
-    principal.map_or("", Principal::account)
 }
 
 impl Board {
@@ -59,7 +56,7 @@ impl Board {
 
 impl Shared {
     /// A task takes its place. False where there is none: its call stays a call.
-    pub(crate) fn take_task(&self, cell: &Arc<CallCell>) -> bool {
+    pub(crate) fn take_task(&self, cell: &Arc<CallCell>, lines: &mut Vec<Line>) -> bool {
         let is_first = {
             let board = &mut *lock(&self.tasks);
             // Under the lock, so that an engine that is being closed misses no task.
@@ -76,11 +73,13 @@ impl Shared {
             !std::mem::replace(&mut board.is_warned, true)
         };
         if is_first {
-            tracing::warn!(
-                target: "tailrope",
-                "a call does not become a task, because there are as many as may be (max_sessions, \
-                 max_sessions_per_principal): it lasts as long as its connection. Logged once"
-            );
+            lines.push(Box::new(|| {
+                tracing::warn!(
+                    target: "tailrope",
+                    "a call does not become a task, because there are as many as may be (max_sessions, \
+                     max_sessions_per_principal): it lasts as long as its connection. Logged once"
+                );
+            }));
         }
         false
     }
@@ -96,7 +95,9 @@ impl Shared {
             match timed {
                 Timed::Session(_) => {}
                 Timed::Call(call) => calls.push(crate::sync::Weak::clone(call)),
-                Timed::Question(_) | Timed::Query(_) | Timed::Expiry(_) => return false,
+                // What has its end only waits to be forgotten, as streams do.
+                Timed::Expiry(_) => {}
+                Timed::Question(_) | Timed::Query(_) => return false,
             }
         }
         // Not under that lock, which a call takes when it goes.
@@ -105,7 +106,10 @@ impl Shared {
 
     /// The process goes away.
     pub(crate) fn leave_tasks(&self) {
-        self.owned_tasks().iter().for_each(|cell| cell.leave());
+        let failed = self.owned_tasks().iter().filter(|cell| cell.leave()).count();
+        if failed > 0 {
+            tracing::warn!(target: "tailrope", failed, "the process goes away, and the tasks that it ran fail");
+        }
         let followers = std::mem::take(&mut *lock(&self.followers));
         drop(followers);
     }

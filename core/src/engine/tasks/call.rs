@@ -196,8 +196,8 @@ impl TaskCall {
         self.0.change(|change| {
             // The host has done what it was given before.
             while let Some(Queued::Outcome(..)) = change.state.queue.front() {
-                if let Some(Queued::Outcome(from, is_taken)) = change.state.queue.pop_front() {
-                    change.tell(from, is_taken);
+                if let Some(Queued::Outcome(from, verdict)) = change.state.queue.pop_front() {
+                    change.tell(from, verdict);
                 }
             }
             while let Some(Queued::Step(_)) = change.state.queue.front() {

@@ -7,21 +7,25 @@ use bytes::Bytes;
 use crate::Ms;
 use crate::engine::Guest;
 use crate::engine::connections::Wake;
+use crate::engine::lines::Line;
 use crate::engine::sessions::left::LeftTask;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::stats::Counters;
-use crate::engine::tasks::TASK_LOG;
 use crate::engine::tasks::call::{CallStep, Context};
 use crate::engine::tasks::mail::Inbox;
 use crate::engine::tasks::query::Query;
 use crate::engine::tasks::records::Records;
 use crate::engine::tasks::writing::Writing;
+use crate::engine::tasks::{TASK_LOG, Verdict};
 use crate::exchange::{Principal, Relayed};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
 use crate::store::{Complete, Operation, Outcome, StreamKey, Ticket, Watch, Watcher};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::task::{Ask, Change, Input, Machine, Now, Output, Task};
+
+/// Requests that wait for the host of a task, and for the store. The next ones are asked again, or wait in the inbox.
+const MAX_REQUESTERS: usize = 256;
 
 /// Who waits for the outcome of an update or a cancellation.
 pub(super) enum Requester {
@@ -34,8 +38,8 @@ pub(super) enum Requester {
 /// What waits for the host, in order.
 pub(super) enum Queued {
     Step(CallStep),
-    /// The requester has to be told whether its request was taken.
-    Outcome(u64, bool),
+    /// The requester has to be told what became of its request.
+    Outcome(u64, Verdict),
 }
 
 /// Where the call's task is.
@@ -100,7 +104,14 @@ pub(super) struct CallChange<'a> {
     pub(super) state: &'a mut CallState,
     pub(super) now: Now,
     pub(super) outputs: Vec<Output>,
-    pub(super) outcomes: Vec<(Requester, bool)>,
+    pub(super) effects: Effects,
+}
+
+/// What a change leaves to do when the lock is released.
+#[derive(Default)]
+pub(super) struct Effects {
+    outcomes: Vec<(Requester, Verdict)>,
+    pub(super) lines: Vec<Line>,
 }
 
 impl CallCell {
@@ -172,24 +183,25 @@ impl CallCell {
             now: self.shared.task_now(),
             state: &mut state,
             outputs: Vec::new(),
-            outcomes: Vec::new(),
+            effects: Effects::default(),
         };
         let value = make(&mut change);
         change.complete();
-        let outcomes = std::mem::take(&mut change.outcomes);
+        let Effects { outcomes, lines } = std::mem::take(&mut change.effects);
         let is_served = !was_restored && state.place != Place::Restored;
         let wakes_host = is_served && ((!had_steps && !state.queue.is_empty()) || (!was_over && state.is_over()));
         drop(state);
-        for (requester, is_taken) in outcomes {
+        for (requester, verdict) in outcomes {
             if let Requester::Query(query, _) = requester
                 && let Some(query) = query.upgrade()
             {
-                query.told(is_taken);
+                query.told(verdict);
             }
         }
         if wakes_host {
             self.wake.0.wake(self.wake.1);
         }
+        lines.into_iter().for_each(|line| line());
         Some(value)
     }
 
@@ -220,8 +232,13 @@ impl CallCell {
     pub(super) fn ask(&self, query: &Arc<Query>, key: u64, ask: &Ask) {
         let from = self.shared.number();
         self.change(|change| {
+            let has_time = change.has_time();
             change.state.requesters.insert(from, Requester::Query(Arc::downgrade(query), key));
-            change.ask(from, ask);
+            if has_time {
+                change.ask(from, ask);
+            } else {
+                change.tell(from, Verdict::NotTaken);
+            }
         });
     }
 
@@ -241,8 +258,9 @@ impl CallCell {
     }
 
     /// The process goes away: what runs will not have a result. If the store outlives the process, others may read that.
-    pub(crate) fn leave(&self) {
-        self.change(|change| change.leave());
+    /// Whether it fails.
+    pub(crate) fn leave(&self) -> bool {
+        self.change(|change| change.leave()).unwrap_or_default()
     }
 }
 
@@ -288,11 +306,16 @@ impl CallChange<'_> {
         self.perform();
     }
 
+    /// Whether the host does what requests lead to.
+    pub(super) fn has_time(&self) -> bool {
+        self.state.requesters.len() < MAX_REQUESTERS
+    }
+
     pub(super) fn ask(&mut self, from: u64, ask: &Ask) {
         let has_end = self.state.machine.stored().is_some_and(|task| task.end().is_some());
         if self.state.place != Place::Here && !has_end {
             // It was let go since the request found it here.
-            return self.tell(from, false);
+            return self.tell(from, Verdict::NotTaken);
         }
         match ask {
             Ask::Get => {}
@@ -313,8 +336,9 @@ impl CallChange<'_> {
         let step = match output {
             Output::Store { number, change } => return self.store(number, &change),
             Output::Changed => return,
-            Output::Acknowledge { from } => return self.settle(from, true),
-            Output::NotTaken { from } => return self.settle(from, false),
+            Output::Acknowledge { from } => return self.settle(from, Verdict::Taken),
+            Output::NotTaken { from } => return self.settle(from, Verdict::NotTaken),
+            Output::TooLarge { from } => return self.settle(from, Verdict::TooLarge),
             Output::Reply(reply) => CallStep::Reply(reply),
             Output::PassOn => CallStep::PassOn,
             Output::Unlink => CallStep::Unlink,
@@ -339,7 +363,7 @@ impl CallChange<'_> {
             let shared = &self.cell.shared;
             let is_stopping = lock(&shared.draining).is_some();
             let me = self.cell.me.upgrade();
-            if is_stopping || !me.is_some_and(|me| shared.take_task(&me)) {
+            if is_stopping || !me.is_some_and(|me| shared.take_task(&me, &mut self.effects.lines)) {
                 return self.input(Input::Unstored { number });
             }
             self.state.place = Place::Here;
@@ -352,18 +376,18 @@ impl CallChange<'_> {
     }
 
     /// A request has its outcome. Where the host has steps to do that led to it, they come first.
-    fn settle(&mut self, from: u64, is_taken: bool) {
+    fn settle(&mut self, from: u64, verdict: Verdict) {
         if self.state.queue.is_empty() {
-            self.tell(from, is_taken);
+            self.tell(from, verdict);
         } else {
-            self.state.queue.push_back(Queued::Outcome(from, is_taken));
+            self.state.queue.push_back(Queued::Outcome(from, verdict));
         }
     }
 
-    pub(super) fn tell(&mut self, from: u64, is_taken: bool) {
+    pub(super) fn tell(&mut self, from: u64, verdict: Verdict) {
         match self.state.requesters.remove(&from) {
-            Some(Requester::Mail(nonce, _)) => self.answer_mail(nonce, is_taken),
-            Some(requester) => self.outcomes.push((requester, is_taken)),
+            Some(Requester::Mail(nonce, _)) => self.answer_mail(nonce, verdict),
+            Some(requester) => self.effects.outcomes.push((requester, verdict)),
             None => {}
         }
     }
@@ -448,18 +472,21 @@ impl CallChange<'_> {
         self.cell.shared.drop_task(self.cell);
         let waiting: Vec<u64> = self.state.requesters.keys().copied().collect();
         for from in waiting {
-            self.tell(from, false);
+            self.tell(from, Verdict::NotTaken);
         }
     }
 
-    fn leave(&mut self) {
-        if self.state.place == Place::Here {
-            if self.cell.shared.store.outlives_process() {
-                self.write_last_word();
-            }
-            self.let_go();
-        }
+    fn leave(&mut self) -> bool {
         self.state.guest = None;
+        if self.state.place != Place::Here {
+            return false;
+        }
+        let fails = self.state.machine.task().is_some_and(|task| task.owner_lost(self.now.unix_ms).is_some());
+        if self.cell.shared.store.outlives_process() {
+            self.write_last_word();
+        }
+        self.let_go();
+        fails
     }
 }
 
@@ -484,8 +511,8 @@ impl CallCell {
     }
 
     /// This process goes on with the task of another one. False where it cannot.
-    pub(super) fn take_over(&self) -> bool {
-        if !self.me.upgrade().is_some_and(|me| self.shared.take_task(&me)) {
+    pub(super) fn take_over(&self, lines: &mut Vec<Line>) -> bool {
+        if !self.me.upgrade().is_some_and(|me| self.shared.take_task(&me, lines)) {
             return false;
         }
         Counters::add(&self.shared.counters.tasks_adopted, 1);

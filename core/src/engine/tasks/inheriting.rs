@@ -3,18 +3,19 @@
 
 use crate::engine::NoWake;
 use crate::engine::connections::Wake;
+use crate::engine::lines::log_later;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
-use crate::engine::tasks::TASK_LOG;
 use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::loading::View;
-use crate::engine::tasks::mail::{end_of, not_taken};
+use crate::engine::tasks::mail::end_of;
 use crate::engine::tasks::query::{Query, QueryChange, Stage};
 use crate::engine::tasks::records::Records;
 use crate::engine::tasks::writing::Writing;
+use crate::engine::tasks::{TASK_LOG, Verdict};
 use crate::store::{Answer, Hold, Operation, Outcome, Owner, RunningLog, StoreError, Ticket};
 use crate::sync::Arc;
-use crate::task::{Change, Machine, Task};
+use crate::task::{Change, End, Machine, Task, What};
 
 /// A task that is being taken over.
 pub(super) struct Inheritance {
@@ -71,8 +72,13 @@ impl QueryChange<'_> {
         // What the owner took and did not answer is asked again by its senders.
         for RunningLog { nonce, .. } in running.iter().filter(|log| log.nonce != TASK_LOG) {
             let ticket = self.query.ticket(*nonce, Operation::Append);
-            let _ =
-                shared.store.append(self.now, &self.query.key(*nonce), epoch, &end_of(*nonce, not_taken()), &ticket);
+            let _ = shared.store.append(
+                self.now,
+                &self.query.key(*nonce),
+                epoch,
+                &end_of(*nonce, Verdict::NotTaken),
+                &ticket,
+            );
         }
         let is_as_seen = |log: &RunningLog| log.nonce == TASK_LOG && inheritance.records.end_at(log.head, log.chain);
         if !running.iter().any(is_as_seen) {
@@ -98,12 +104,14 @@ impl QueryChange<'_> {
         let Query { shared, name, principal, request, .. } = self.query;
         records.appended();
         let epoch = records.epoch();
-        Counters::add(&shared.counters.tasks_lost, 1);
-        tracing::warn!(
-            target: "tailrope", session = %name, unseen_ms = owner.unseen_ms,
-            "the process that ran a task is gone: the task has its end"
-        );
-        if !change.is_some_and(|change| task.apply(&change).is_ok()) {
+        let is_failed = change.as_ref().is_some_and(|change| matches!(change.what, What::Ended(End::Failed(_))));
+        // A process that left in order has said so itself.
+        if is_failed && owner.unseen_ms != u64::MAX {
+            Counters::add(&shared.counters.tasks_lost, 1);
+            log_later!(@ name, self.lines, WARN, [unseen_ms = owner.unseen_ms], unseen_ms,
+                "the process that ran a task is gone: the task has failed");
+        }
+        if change.is_none_or(|change| task.apply(&change).is_err()) {
             shared.release(name, epoch);
             return self.pause();
         }
@@ -133,7 +141,7 @@ impl QueryChange<'_> {
         };
         let log = (records, Writing::held());
         let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake.clone(), body, machine, log);
-        if !cell.take_over() {
+        if !cell.take_over(&mut self.lines) {
             shared.release(name, epoch);
             return self.pause();
         }

@@ -3,12 +3,14 @@
 use bytes::Bytes;
 
 use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::lines::log_later;
 use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::tasks::TASK_LOG;
 use crate::engine::tasks::query::{QueryChange, Stage};
 use crate::store::{Answer, Attach, Attached, LogPage, Operation, Owner, ReadLimit, StoreError, StoredEvent, Ticket};
 use crate::stream::Seq;
-use crate::task::{Ask, Change, End, Task};
+use crate::sync::atomic::Ordering;
+use crate::task::{Ask, Change, End, Task, unreadable};
 
 /// A log that is being read.
 pub(super) struct Loading {
@@ -47,7 +49,7 @@ impl QueryChange<'_> {
             Ok(Attached { log: Some(log), session: Some(_), .. }) => self.read(loading, Ok(log.page)),
             Ok(Attached { is_foreign, .. }) => {
                 if is_foreign {
-                    self.query.shared.warn_foreign(&self.query.name, self.query.principal.as_ref());
+                    self.warn_foreign();
                 }
                 self.unknown();
             }
@@ -74,15 +76,24 @@ impl QueryChange<'_> {
     fn loaded(&mut self, events: Vec<StoredEvent>, page: &LogPage) {
         let decoded = |event: &StoredEvent| Change::decode(&Bytes::copy_from_slice(&event.frame));
         let changes: Option<Vec<Change>> = events.iter().map(decoded).collect();
-        let task = changes.and_then(|changes| Task::fold(&changes).ok().flatten());
-        let Some(task) = task else {
+        let task = match changes.map(|changes| Task::fold(&changes)) {
+            Some(Ok(Some(task))) => task,
             // A store that was set back has less than its owner will write again.
-            let is_newer = events.iter().any(|event| Change::is_newer(&event.frame));
-            tracing::debug!(target: "tailrope", session = %self.query.name, is_newer, "a task cannot be read");
-            return self.pause();
+            Some(Ok(None)) => return self.pause(),
+            Some(Err(_)) | None => return self.unreadable(&events),
         };
         let view = View { task, owner: page.owner, events, head: page.page.head, chain: page.chain };
         self.decide(view);
+    }
+
+    fn unreadable(&mut self, events: &[StoredEvent]) {
+        if !self.query.shared.warned_unreadable.swap(true, Ordering::Relaxed) {
+            let is_newer = events.iter().any(|event| Change::is_newer(&event.frame));
+            log_later!(@ self.query.name, self.lines, ERROR, [], is_newer,
+                "the records of a task cannot be read here: a later release wrote them, or they are damaged. Requests about \
+                 such tasks are refused. Logged once");
+        }
+        self.refuse(unreadable);
     }
 
     fn decide(&mut self, view: View) {
@@ -90,7 +101,6 @@ impl QueryChange<'_> {
         if task.end().is_some() {
             return match ask {
                 Ask::Get => self.show(task),
-                _ if task.is_expired(self.query.shared.clock.unix_ms()) => self.unknown(),
                 _ => self.acknowledge(),
             };
         }

@@ -33,6 +33,16 @@ use crate::store::SessionRecord;
 /// The log of a task, in its session. The session's name cannot be guessed, so that of the log may be known.
 pub(crate) const TASK_LOG: StreamNonce = StreamNonce(*b"tailropetask");
 
+/// What became of an update or a cancellation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Taken,
+    /// Not now: it may be asked again.
+    NotTaken,
+    /// Never: it is too large.
+    TooLarge,
+}
+
 /// What a store keeps of a task besides its log.
 fn record(identity: Option<&str>) -> SessionRecord {
     SessionRecord { principal: identity.map(Into::into), ..SessionRecord::default() }

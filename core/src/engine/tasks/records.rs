@@ -184,8 +184,8 @@ impl Records {
 
     fn forget_superseded(&mut self) {
         let is_said = |record: &Record| record.event.kind == EventKind::Progress;
-        let stored = self.list.iter().filter(|record| record.event.seq <= self.stored.seq);
-        let Some(last) = stored.filter(|record| is_said(record)).map(|record| record.number).last() else { return };
+        let is_stored = |record: &&Record| record.event.seq <= self.stored.seq && is_said(record);
+        let Some(last) = self.list.iter().rfind(is_stored).map(|record| record.number) else { return };
         let bytes = &mut self.bytes;
         self.list.retain(|record| {
             let is_kept = !is_said(record) || record.number >= last;

@@ -11,6 +11,7 @@
 //! process has it, and what the log misses is appended once more.
 
 use crate::Ms;
+use crate::engine::lines::log_later;
 use crate::engine::stats::Counters;
 use crate::engine::tasks::cell::{CallChange, CallState, Place};
 use crate::engine::tasks::{TASK_LOG, record};
@@ -174,11 +175,9 @@ impl CallChange<'_> {
         let writing = &mut self.state.writing;
         let pause_ms = PAUSES_MS[writing.pauses.min(PAUSES_MS.len() - 1)];
         if writing.pauses == PAUSES_MS.len() {
-            tracing::warn!(
-                target: "tailrope", session = %self.cell.name,
-                "the event store does not take how a task goes on; it is asked again"
-            );
+            log_later!(self, WARN, [], "the event store does not take how a task goes on; it is asked again");
         }
+        let writing = &mut self.state.writing;
         writing.pauses += 1;
         writing.work = Work::Pausing(step, self.now.at + pause_ms);
     }
@@ -214,7 +213,7 @@ impl CallChange<'_> {
             (Step::Hold | Step::HoldAgain, StoreError::Fenced) => self.lose(),
             // A session that had several owners does not come back.
             (Step::Hold, StoreError::Gone) if !self.state.records.is_new() => self.lose(),
-            (step, error) => self.refused(step, &error),
+            (step, error) => self.refused(step, error),
         }
     }
 
@@ -246,18 +245,15 @@ impl CallChange<'_> {
         if self.state.records.restore(head, chain, self.cell.shared.chain_key.as_ref()) {
             return self.tell_stored();
         }
-        tracing::error!(
-            target: "tailrope", session = %self.cell.name,
-            "the event store has another history of a task than its owner: the task is lost"
-        );
+        log_later!(self, ERROR, [], "the event store has another history of a task than its owner: the task is lost");
         // Others do with it what the store has of it.
         self.cell.shared.release(&self.cell.name, self.state.records.epoch());
         self.lose();
     }
 
     /// The store does not take what comes next, and never will.
-    fn refused(&mut self, step: Step, error: &StoreError) {
-        tracing::error!(target: "tailrope", session = %self.cell.name, %error, ?step, "a change of a task is not stored");
+    fn refused(&mut self, step: Step, error: StoreError) {
+        log_later!(self, ERROR, [], %error, ?step, "a change of a task is not stored");
         let records = &mut self.state.records;
         if records.is_new() {
             return self.not_created();

@@ -187,7 +187,8 @@ impl Running {
         let (mut taken, mut then) = (Vec::new(), Vec::new());
         let mut is_of_round = false;
         for Response { key, value } in responses {
-            let value = match self.task.source(key) {
+            let is_twice = taken.iter().any(|taken: &Response| taken.key == *key);
+            let value = match self.task.source(key).filter(|_| !is_twice) {
                 None => continue,
                 Some(Source::Round(_)) => {
                     is_of_round = true;
@@ -202,7 +203,7 @@ impl Running {
         }
         if !taken.is_empty() {
             if !self.change(now, What::Answered(taken), out) {
-                return out.push(Output::NotTaken { from });
+                return out.push(Output::TooLarge { from });
             }
             if is_of_round && self.task.status() == Status::Working {
                 then.push(Then::Start(Some(from)));
@@ -269,13 +270,13 @@ impl Running {
 
     /// Changes the task and has that stored. Whether that changes anything.
     fn change(&mut self, now: Now, what: What, out: &mut Vec<Output>) -> bool {
-        if what.payload_bytes() > self.max_record_bytes {
-            if matches!(what, What::Ended(_) | What::Round { .. }) {
+        let change = self.task.next(now.unix_ms, what);
+        if change.encode().len() > self.max_record_bytes {
+            if matches!(change.what, What::Ended(_) | What::Round { .. }) {
                 self.end(now, failure("The server's answer is larger than what is kept of a task", None), out);
             }
             return false;
         }
-        let change = self.task.next(now.unix_ms, what);
         if self.task.apply(&change).is_err() {
             return false;
         }
