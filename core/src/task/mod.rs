@@ -34,7 +34,7 @@ mod status;
 mod times;
 mod view;
 
-pub use change::{Change, What};
+pub use change::{Born, Change, What};
 pub use declaration::{
     Announcement, Declared, EXTENSION, Policy, Posted, RequestMeta, Route, announce, missing_capability, route,
     subscribed_tasks, with_subscribed_tasks,

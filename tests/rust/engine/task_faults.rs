@@ -232,3 +232,14 @@ fn t_11_a_time_to_live_is_an_integer_that_every_reader_reads() {
     caller.answer(0, &json!({"content": []}));
     assert_eq!(get(&bench, &task)["ttlMs"], json!((1_u64 << 53) - 1));
 }
+
+#[test]
+fn a_result_that_is_larger_than_a_stream_may_be_is_read() {
+    let bench = Bench::new(Options::default());
+    let caller = open(&bench);
+    let task = caller.become_task(&bench);
+    let created = get(&bench, &task);
+    caller.answer(0, &json!({"content": "x".repeat(Limits::default().max_bytes_per_stream)}));
+    let shown = get(&bench, &task);
+    assert_eq!((&shown["status"], &shown["createdAt"]), (&json!("completed"), &created["createdAt"]));
+}

@@ -104,7 +104,7 @@ impl QueryChange<'_> {
         let Query { shared, name, principal, request, .. } = self.query;
         records.appended();
         let epoch = records.epoch();
-        let is_failed = change.as_ref().is_some_and(|change| matches!(change.what, What::Ended(End::Failed(_))));
+        let is_failed = change.as_ref().is_some_and(|change| matches!(change.what, What::Ended(End::Failed(_), _)));
         // A process that left in order has said so itself.
         if is_failed && owner.unseen_ms != u64::MAX {
             Counters::add(&shared.counters.tasks_lost, 1);

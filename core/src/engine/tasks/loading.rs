@@ -78,12 +78,17 @@ impl QueryChange<'_> {
         let changes: Option<Vec<Change>> = events.iter().map(decoded).collect();
         let task = match changes.map(|changes| Task::fold(&changes)) {
             Some(Ok(Some(task))) => task,
-            // A store that was set back has less than its owner will write again.
+            // A store that was set back has less than its owner will write again, if that is there.
+            Some(Ok(None)) if self.is_orphaned(page.owner) => return self.unknown(),
             Some(Ok(None)) => return self.pause(),
             Some(Err(_)) | None => return self.unreadable(&events),
         };
         let view = View { task, owner: page.owner, events, head: page.page.head, chain: page.chain };
         self.decide(view);
+    }
+
+    fn is_orphaned(&self, owner: Option<Owner>) -> bool {
+        owner.is_some_and(|owner| owner.unseen_ms >= self.query.shared.options.owner_lost_ms)
     }
 
     fn unreadable(&mut self, events: &[StoredEvent]) {
@@ -108,8 +113,7 @@ impl QueryChange<'_> {
             // Where the store forgot that this process let it go.
             self.query.shared.leave_again(&self.query.name);
         }
-        let lost_ms = self.query.shared.options.owner_lost_ms;
-        let is_orphaned = view.owner.is_some_and(|owner| owner.unseen_ms >= lost_ms);
+        let is_orphaned = self.is_orphaned(view.owner);
         let lost = task.owner_lost(self.query.shared.clock.unix_ms()).filter(|_| is_orphaned);
         match ask {
             Ask::Get if lost.is_none() => {

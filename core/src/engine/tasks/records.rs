@@ -95,10 +95,10 @@ impl Records {
 
     /// The next record.
     pub(super) fn push(&mut self, number: u64, change: &Change, key: Option<&ChainKey>) {
-        // What a task says of itself may be trimmed. Without one of the others its log could not be read.
+        // What a task says of itself may be trimmed. Until it has its end, its log could not be read without one of the others.
         let kind = match change.what {
             What::Message(_) => EventKind::Progress,
-            What::Ended(_) => EventKind::Terminal,
+            What::Ended(..) => EventKind::Terminal,
             _ => EventKind::Question,
         };
         let payload = change.encode();

@@ -240,7 +240,7 @@ impl Running {
     pub(super) fn unstored(&mut self, now: Now, number: u64, runs: &mut Runs, out: &mut Vec<Output>) -> bool {
         self.stored_up_to(now, number.saturating_sub(1), runs, out);
         let Some(Pending { change, .. }) = self.pending.front().filter(|_| self.first == number) else { return false };
-        let is_last_word = matches!(&change.what, What::Ended(end) if *end == unstored_end());
+        let is_last_word = matches!(&change.what, What::Ended(end, _) if *end == unstored_end());
         self.fenced(out);
         runs.cancel(now.at, out);
         if !is_last_word {
@@ -263,7 +263,7 @@ impl Running {
     }
 
     fn end(&mut self, now: Now, end: End, out: &mut Vec<Output>) {
-        if self.change(now, What::Ended(end), out) {
+        if self.change(now, What::Ended(end, self.task.born()), out) {
             (self.message, self.round_at) = (None, Ms::NEVER);
         }
     }
@@ -272,7 +272,7 @@ impl Running {
     fn change(&mut self, now: Now, what: What, out: &mut Vec<Output>) -> bool {
         let change = self.task.next(now.unix_ms, what);
         if change.encode().len() > self.max_record_bytes {
-            if matches!(change.what, What::Ended(_) | What::Round { .. }) {
+            if matches!(change.what, What::Ended(..) | What::Round { .. }) {
                 self.end(now, failure("The server's answer is larger than what is kept of a task", None), out);
             }
             return false;
