@@ -110,6 +110,7 @@ impl Engine {
             tasks: Mutex::default(),
             followers: Mutex::default(),
             timed: Mutex::default(),
+            was_cut_off: AtomicBool::new(false),
             next_sweep: AtomicU64::new(0),
             idle_ms: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(1),
@@ -230,6 +231,7 @@ impl Engine {
             }
         }
         lock(&self.0.kept).trim(now, self.0.options.shortest_retention_ms());
+        self.0.note_cut_off();
         self.0.forget_left(now);
         self.0.sweep(now);
         idle

@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: Mutex<Board>,
     /// The looks at tasks of other processes that were asked for here, by their names.
     pub(crate) followers: Mutex<OwnMap<Arc<str>, Arc<Query>>>,
+    /// The others may have taken this process for gone, at the last tick.
+    pub(crate) was_cut_off: AtomicBool,
     pub(crate) next_sweep: AtomicU64,
     /// The shortest idle time of a session, in milliseconds.
     pub(crate) idle_ms: AtomicU64,

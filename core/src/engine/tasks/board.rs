@@ -11,6 +11,7 @@ use crate::exchange::Principal;
 use crate::maps::OwnMap;
 use crate::store::Epoch;
 use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
 
 #[derive(Default)]
 pub(crate) struct Board {
@@ -86,6 +87,15 @@ impl Shared {
 
     pub(crate) fn owned_tasks(&self) -> Vec<Arc<CallCell>> {
         lock(&self.tasks).owned.values().cloned().collect()
+    }
+
+    /// Others may have taken this process for gone meanwhile: its tasks may be theirs.
+    pub(crate) fn note_cut_off(&self) {
+        let is_cut_off = self.store.is_cut_off();
+        if is_cut_off && !self.was_cut_off.swap(is_cut_off, Ordering::Relaxed) {
+            self.owned_tasks().iter().for_each(|cell| cell.doubt());
+        }
+        self.was_cut_off.store(is_cut_off, Ordering::Relaxed);
     }
 
     /// Whether nothing is under way besides sessions.

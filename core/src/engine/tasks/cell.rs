@@ -247,6 +247,16 @@ impl CallCell {
         self.change(|change| change.state.is_draining = true);
     }
 
+    /// Another process may have the task by now, or the store lost something of it.
+    pub(crate) fn doubt(&self) {
+        self.change(|change| change.state.writing.doubt());
+    }
+
+    /// Whether what it knows of the task is so.
+    pub(super) fn is_sure(&self) -> bool {
+        lock(&self.state).writing.is_sure()
+    }
+
     /// The store may have lost that this process left the task, and the last of its log.
     pub(crate) fn restore(&self) {
         self.change(|change| {
@@ -295,8 +305,15 @@ impl Drop for CallCell {
             return;
         }
         lock(&self.shared.timed).remove(&self.number);
-        let scheduled = lock(&self.state).scheduled;
+        let (scheduled, place, epoch) = {
+            let state = lock(&self.state);
+            (state.scheduled, state.place, state.records.epoch())
+        };
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
+        if place == Place::Restored {
+            // It was held again, and the store did not answer in time for what was to follow.
+            self.shared.store.release(&self.name, epoch);
+        }
     }
 }
 

@@ -311,9 +311,15 @@ impl Drop for Query {
 impl QueryChange<'_> {
     pub(super) fn start(&mut self) {
         let shared = &self.query.shared;
-        // An owner that others may take for gone does not speak for its task.
-        let owner = shared.owned_task(&self.query.name).filter(|_| !shared.store.is_cut_off());
-        let Some(owner) = owner else { return self.load() };
+        let Some(owner) = shared.owned_task(&self.query.name) else { return self.load() };
+        if shared.store.is_cut_off() {
+            // Others may have taken it for gone. Before it speaks for its task again, it has to know.
+            owner.doubt();
+            return self.load();
+        }
+        if !owner.is_sure() {
+            return self.pause();
+        }
         if !owner.belongs_to(self.query.principal.as_ref()) {
             self.warn_foreign();
             return self.unknown();

@@ -69,6 +69,12 @@ impl Writing {
         self.is_held
     }
 
+    /// Whether the store has not to say first whether the task is still this process's, and how it stands.
+    pub(super) fn is_sure(&self) -> bool {
+        let (Work::Asking(step, ..) | Work::Pausing(step, _)) = self.work else { return !self.is_doubted };
+        !self.is_doubted && !matches!(step, Step::HoldAgain | Step::Look)
+    }
+
     pub(super) fn doubt(&mut self) {
         self.is_doubted |= self.is_held;
     }
