@@ -35,6 +35,7 @@ mod engine {
     mod silent_store;
     mod stores;
     mod streams;
+    mod task_faults;
     mod task_owners;
     mod task_subscriptions;
     mod tasks;

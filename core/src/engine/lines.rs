@@ -7,14 +7,17 @@ pub(crate) type Line = Box<dyn FnOnce() + Send>;
 /// Keeps a line until the lock is released: `log_later!(change, LEVEL, [value = ..., ...], fields and text)`, as
 /// `tracing::event!` takes the fields. The values are made at once, but only for lines that somebody wants.
 macro_rules! log_later {
-    ($change:expr, $level:ident, [$($name:ident = $value:expr),*], $($fields:tt)+) => {
+    (@ $session:expr, $lines:expr, $level:ident, [$($name:ident = $value:expr),*], $($fields:tt)+) => {
         if tracing::Level::$level <= tracing::level_filters::LevelFilter::current() {
-            let session = crate::sync::Arc::clone(&$change.cell.name);
+            let session = crate::sync::Arc::clone(&$session);
             $(let $name = $value;)*
-            $change.effects.lines.push(Box::new(move || {
+            $lines.push(Box::new(move || {
                 tracing::event!(target: "tailrope", tracing::Level::$level, %session, $($fields)+);
             }));
         }
+    };
+    ($change:expr, $level:ident, [$($name:ident = $value:expr),*], $($fields:tt)+) => {
+        log_later!(@ $change.cell.name, $change.effects.lines, $level, [$($name = $value),*], $($fields)+)
     };
 }
 

@@ -111,6 +111,7 @@ impl Engine {
             followers: Mutex::default(),
             followed: Mutex::default(),
             timed: Mutex::default(),
+            was_cut_off: AtomicBool::new(false),
             next_sweep: AtomicU64::new(0),
             idle_ms: AtomicU64::new(u64::MAX),
             next_number: AtomicU64::new(1),
@@ -124,6 +125,7 @@ impl Engine {
             drained_from: AtomicU64::new(0),
             warned_foreign: Mutex::default(),
             warned_unidentified: AtomicBool::new(false),
+            warned_unreadable: AtomicBool::new(false),
             warned_dropped: Mutex::default(),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),
@@ -240,6 +242,7 @@ impl Engine {
             }
         }
         lock(&self.0.kept).trim(now, self.0.options.shortest_retention_ms());
+        self.0.note_cut_off();
         self.0.forget_left(now);
         self.0.sweep(now);
         idle
@@ -308,7 +311,7 @@ impl Engine {
             || self.0.connections.load(Ordering::Relaxed) == 0
                 && lock(&self.0.sessions).is_empty()
                 && lock(&self.0.ended).is_empty()
-                && !lock(&self.0.timed).values().any(|timed| !matches!(timed, Timed::Session(_)))
+                && self.0.are_tasks_over()
     }
 
     /// Whether connections and sessions are woken on threads that the host does not know.
@@ -338,6 +341,7 @@ impl Engine {
             cell.leave();
         }
         self.0.leave_tasks();
+        self.0.forget_left_tasks();
         lock(&self.0.ended).clear();
     }
 
@@ -354,6 +358,7 @@ impl Engine {
             cell.leave_store();
         }
         self.0.leave_tasks();
+        self.0.forget_left_tasks();
         lock(&self.0.timed).clear();
         lock(&self.0.deadlines).clear();
         *lock(&self.0.places) = Places::default();

@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) followers: Mutex<OwnMap<Arc<str>, Arc<Query>>>,
     /// The tasks that subscribers here follow.
     pub(crate) followed: Mutex<Following>,
+    /// The others may have taken this process for gone, at the last tick.
+    pub(crate) was_cut_off: AtomicBool,
     pub(crate) next_sweep: AtomicU64,
     /// The shortest idle time of a session, in milliseconds.
     pub(crate) idle_ms: AtomicU64,
@@ -90,6 +92,7 @@ pub(crate) struct Shared {
     /// Sessions that another user has asked for, as the log says.
     pub(crate) warned_foreign: Mutex<VecDeque<Box<str>>>,
     pub(crate) warned_unidentified: AtomicBool,
+    pub(crate) warned_unreadable: AtomicBool,
     /// What of relayed requests the log says does not travel.
     pub(crate) warned_dropped: Mutex<BTreeSet<Box<str>>>,
     pub(crate) closed: AtomicBool,

@@ -55,8 +55,17 @@ pub enum What {
     },
     /// The client answered. Answers to handlers are not kept: their values are empty.
     Answered(Vec<Response>),
-    /// It is over.
-    Ended(End),
+    /// It is over. That record alone tells all that is left to tell, because a store may have no room for the others.
+    Ended(End, Born),
+}
+
+/// What a task is from its creation on, and its end repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Born {
+    /// When it was made, in milliseconds since 1970.
+    pub created_at: u64,
+    /// For how long it is there after its end.
+    pub retention_ms: u64,
 }
 
 impl What {
@@ -69,28 +78,9 @@ impl What {
             Self::Asked { .. } => (4, "asked"),
             Self::Withdrawn { .. } => (5, "withdrawn"),
             Self::Answered(_) => (6, "answered"),
-            Self::Ended(End::Completed(_)) => (7, "completed"),
-            Self::Ended(End::Failed(_)) => (8, "failed"),
-            Self::Ended(End::Cancelled) => (9, "cancelled"),
-        }
-    }
-}
-
-impl What {
-    /// Bytes of its payloads. The rest of a record is small.
-    pub(super) fn payload_bytes(&self) -> usize {
-        let pair = |(key, value): (&str, &Bytes)| key.len() + value.len();
-        match self {
-            Self::Created { call: payload, .. }
-            | Self::Asked { request: payload, .. }
-            | Self::Ended(End::Completed(payload) | End::Failed(payload)) => payload.len(),
-            Self::Message(message) => message.len(),
-            Self::Round { asked, state } => {
-                let asked: usize = asked.iter().map(|(key, request)| pair((key, request))).sum();
-                asked + state.as_ref().map_or(0, Bytes::len)
-            }
-            Self::Answered(responses) => responses.iter().map(|response| pair((&response.key, &response.value))).sum(),
-            Self::Withdrawn { .. } | Self::Ended(End::Cancelled) => 0,
+            Self::Ended(End::Completed(_), _) => (7, "completed"),
+            Self::Ended(End::Failed(_), _) => (8, "failed"),
+            Self::Ended(End::Cancelled, _) => (9, "cancelled"),
         }
     }
 }
@@ -134,8 +124,13 @@ impl Change {
                     out.bytes(value);
                 }
             }
-            What::Ended(End::Completed(payload) | End::Failed(payload)) => out.bytes(payload),
-            What::Ended(End::Cancelled) => {}
+            What::Ended(end, Born { created_at, retention_ms }) => {
+                out.number(*created_at);
+                out.number(*retention_ms);
+                if let End::Completed(payload) | End::Failed(payload) = end {
+                    out.bytes(payload);
+                }
+            }
         }
         out.0.into()
     }
@@ -168,9 +163,15 @@ impl Change {
             4 => What::Asked { ask: from.number()?, request: from.bytes()? },
             5 => What::Withdrawn { ask: from.number()? },
             6 => What::Answered(from.list(|from| Some(Response { key: from.text()?, value: from.bytes()? }))?),
-            7 => What::Ended(End::Completed(from.bytes()?)),
-            8 => What::Ended(End::Failed(from.bytes()?)),
-            9 => What::Ended(End::Cancelled),
+            7..=9 => {
+                let born = Born { created_at: from.number()?, retention_ms: from.number()? };
+                let end = match kind {
+                    7 => End::Completed(from.bytes()?),
+                    8 => End::Failed(from.bytes()?),
+                    _ => End::Cancelled,
+                };
+                What::Ended(end, born)
+            }
             _ => return None,
         };
         from.0.is_empty().then_some(Self { at, what })

@@ -90,6 +90,18 @@ pub fn not_taken(request: &RequestId) -> Refusal {
     Refusal { request: Some(request.clone()), ..refusal }
 }
 
+/// The answers are more than is kept of a task: they never can be taken.
+pub fn too_large(request: &RequestId) -> Refusal {
+    let refusal = invalid("`inputResponses` is larger than what the server keeps of a task");
+    Refusal { request: Some(request.clone()), ..refusal }
+}
+
+/// A record of the task cannot be read by this process: another release wrote it, or it is damaged.
+pub fn unreadable(request: &RequestId) -> Refusal {
+    let refusal = Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the task cannot be read");
+    Refusal { request: Some(request.clone()), ..refusal }
+}
+
 fn read(head: &TaskHead<'_>, body: &[u8], json: bool, dialect: &Dialect) -> Result<TaskRequest, Refusal> {
     if head.head.method != "POST" {
         return Err(dialect.wording.method_not_allowed());

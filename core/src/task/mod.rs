@@ -36,14 +36,15 @@ mod subscription;
 mod times;
 mod view;
 
-pub use change::{Change, What};
+pub use change::{Born, Change, What};
 pub use declaration::{
     Announcement, Declared, EXTENSION, Policy, Posted, RequestMeta, Route, announce, missing_capability, route,
     subscribed_tasks, with_subscribed_tasks,
 };
 pub use id::{TASK_ID_BYTES, TaskId};
 pub use ladder::{
-    Ask, Response, TaskHead, TaskRequest, header_value, not_taken, read_request, reread_request, unknown_task,
+    Ask, Response, TaskHead, TaskRequest, header_value, not_taken, read_request, reread_request, too_large,
+    unknown_task, unreadable,
 };
 pub use machine::{Input, Machine, Now, Output, Settings};
 pub use progress::Call;

@@ -19,7 +19,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::change::{Change, What};
+use super::change::{Born, Change, What};
 use super::json::{quoted, text};
 use super::questions::{Questions, Source};
 use crate::protocol::fields::{entries, pick};
@@ -122,16 +122,44 @@ impl Task {
         })
     }
 
-    /// The task that these changes make, in order; none where there are none.
+    /// The task that these changes make, in order; none where there are none. The first ones may be missing where the last one is
+    /// the end.
     ///
     /// # Errors
     /// [`Inapplicable`], for the first that does not continue the ones before it.
     pub fn fold<'a>(changes: impl IntoIterator<Item = &'a Change>) -> Result<Option<Self>, Inapplicable> {
-        let mut changes = changes.into_iter();
-        let Some(first) = changes.next() else { return Ok(None) };
-        let mut task = Self::new(first)?;
-        changes.try_for_each(|change| task.apply(change))?;
-        Ok(Some(task))
+        let mut task: Option<Self> = None;
+        let mut lacks_first = false;
+        for change in changes {
+            match (&mut task, &change.what) {
+                (Some(task), _) => task.apply(change)?,
+                (None, What::Ended(end, born)) => task = Some(Self::over(change.at, end, *born)),
+                (None, _) if lacks_first => {}
+                (None, _) => match Self::new(change) {
+                    Ok(new) => task = Some(new),
+                    Err(Inapplicable) => lacks_first = true,
+                },
+            }
+        }
+        if task.is_none() && lacks_first { Err(Inapplicable) } else { Ok(task) }
+    }
+
+    /// A task of which only the end is known.
+    fn over(at: u64, end: &End, Born { created_at, retention_ms }: Born) -> Self {
+        let message = match end {
+            End::Failed(error) => error_message(error),
+            End::Completed(_) | End::Cancelled => None,
+        };
+        Self {
+            created_at,
+            updated_at: at,
+            limit_ms: None,
+            retention_ms,
+            call: Bytes::new(),
+            message,
+            questions: Questions::default(),
+            end: Some(end.clone()),
+        }
     }
 
     /// Takes the next change of the log.
@@ -159,7 +187,7 @@ impl Task {
                 }
                 self.questions = questions;
             }
-            What::Ended(end) => {
+            What::Ended(end, _) => {
                 if let End::Failed(error) = end
                     && let Some(message) = error_message(error)
                 {
@@ -233,22 +261,21 @@ impl Task {
         }
     }
 
-    /// Whether it may be forgotten: never one that runs, and none before its time (T-18).
-    pub fn is_expired(&self, unix_ms: u64) -> bool {
-        self.end.is_some() && unix_ms >= self.updated_at.saturating_add(self.retention_ms)
-    }
-
     /// What becomes of it when the process that ran it is gone. None where that changes nothing: it has its end, or it waits for
     /// answers to questions of the SDK, with which another process may go on.
     pub fn owner_lost(&self, unix_ms: u64) -> Option<Change> {
         let waits = self.status() == Status::InputRequired && !self.questions.has_handlers();
-        let what = What::Ended(failure("The server process that ran this task is gone", None));
-        (self.end.is_none() && !waits).then(|| self.next(unix_ms, what))
+        let end = failure("The server process that ran this task is gone", None);
+        (self.end.is_none() && !waits).then(|| self.ended(unix_ms, end))
     }
 
     /// The change that ends it now.
     pub fn ended(&self, unix_ms: u64, end: End) -> Change {
-        self.next(unix_ms, What::Ended(end))
+        self.next(unix_ms, What::Ended(end, self.born()))
+    }
+
+    pub(super) fn born(&self) -> Born {
+        Born { created_at: self.created_at, retention_ms: self.retention_ms }
     }
 
     /// The change that comes next, at this time. Clocks are set back, and times of a task are not.

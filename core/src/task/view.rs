@@ -10,6 +10,9 @@ use super::status::{End, Status, Task};
 use super::times::{iso8601, poll_interval_ms};
 use crate::protocol::RequestId;
 
+/// The largest integer that every reader of JSON reads exactly.
+const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
+
 /// The answer that makes the client follow a task instead of its call (T-09).
 pub fn created(request: &RequestId, id: &TaskId, task: &Task, unix_ms: u64) -> Bytes {
     let mut out = begun(request, "task");
@@ -61,7 +64,7 @@ fn write_common(out: &mut Vec<u8>, id: &TaskId, task: &Task, status: Status, uni
     if let Some(message) = task.message() {
         text += &format!(r#","statusMessage":{}"#, quoted(message));
     }
-    let ttl = task.ttl_ms().map_or_else(|| "null".to_owned(), |ttl_ms| ttl_ms.to_string());
+    let ttl = task.ttl_ms().map_or_else(|| "null".to_owned(), |ttl_ms| ttl_ms.min(MAX_SAFE_INTEGER).to_string());
     let (created, updated) = (iso8601(task.created_at()), iso8601(task.updated_at()));
     let poll = poll_interval_ms(unix_ms.saturating_sub(task.created_at()));
     text += &format!(r#","createdAt":"{created}","lastUpdatedAt":"{updated}","ttlMs":{ttl},"pollIntervalMs":{poll}"#);

@@ -166,6 +166,47 @@ fn o10_a_task_that_the_store_lost_is_written_again() {
 }
 
 #[test]
+fn o10_the_end_of_a_task_that_the_store_lost_is_written_again() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    caller.answer(0, &json!({"content": []}));
+    assert_eq!(status(&fleet.benches[1], &task), "completed");
+    assert!(caller.call.is_over());
+    drop(caller);
+    let name = fleet.only_session();
+    for _ in 0..2 {
+        fleet.lose_session(&name);
+        fleet.disturb();
+        assert_eq!(status(&fleet.benches[1], &task), "completed");
+    }
+    // Nobody owns it any more, and nothing comes back after its time.
+    fleet.advance(Limits::default().retention_ms);
+    fleet.disturb();
+    assert_eq!(ask(&fleet.benches[1], &task, "tasks/get", &json!({})).take().unwrap().0, 400);
+    assert!(fleet.benches[0].engine.is_idle());
+}
+
+#[test]
+fn o10_a_task_that_was_left_to_others_is_written_again() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    caller.answer(0, &input_required());
+    fleet.benches[0].engine.drain(Drain::after(100));
+    assert_eq!(fleet.benches[0].engine.stats().tasks, 0);
+    fleet.lose_session(&fleet.only_session());
+    fleet.disturb();
+    assert_eq!(keys(&fleet.benches[1], &task), ["1.0.q"]);
+    let asking = update(&fleet.benches[1], &task, "1.0.q");
+    assert_eq!(asking.serves().started().0, 1);
+    assert!(asking.is_acknowledged());
+    // The first owner hears that the store may be behind once more, and has nothing to say.
+    fleet.disturb();
+    assert_eq!(fleet.benches[1].engine.stats().tasks, 1);
+}
+
+#[test]
 fn a_drain_waits_for_tasks_that_run_and_leaves_those_that_wait() {
     let fleet = Fleet::new(2);
     let (running, waiting) = (open(&fleet.benches[0]), open(&fleet.benches[0]));

@@ -267,3 +267,46 @@ fn where_a_host_stores_the_events_a_declaration_changes_nothing() {
         assert_eq!(bench.engine.route_post(&posted, false, false), Route::Pass, "{method}");
     }
 }
+
+/// The SDK says how far the call is.
+fn progress(caller: &crate::kit::tasks::Caller, n: u64) {
+    let params = json!({"progressToken": "tailrope-progress", "progress": n});
+    let message = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
+    caller.call.input(Input::Message { run: 0, message: message.to_string().into(), is_body: false });
+}
+
+#[test]
+fn i11_a_store_that_is_away_misses_progress_and_gets_the_newest() {
+    let store = SlowStore::new(Limits::default());
+    let bench = Bench::new(Options { store: Some(store.clone()), ..Options::default() });
+    let caller = open(&bench);
+    let task = caller.become_task(&bench);
+    store.set(false, true);
+    for n in 1..=100 {
+        progress(&caller, n);
+        bench.advance(250);
+    }
+    store.set(false, false);
+    bench.advance(1_000);
+    assert_eq!(get(&bench, &task)["statusMessage"], "100");
+    let events = bench.engine.stats().events;
+    assert!(events <= 3, "its creation, the first and the last: {events}");
+}
+
+#[test]
+fn i11_an_owner_keeps_no_progress_that_is_superseded() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    for n in 1..=50 {
+        progress(&caller, n);
+        fleet.advance(250);
+    }
+    assert_eq!(fleet.usage().events, 51);
+    fleet.lose_session(&fleet.only_session());
+    fleet.disturb();
+    assert_eq!(get(&fleet.benches[1], &task)["statusMessage"], "50");
+    assert_eq!(fleet.usage().events, 2, "its creation, and the last");
+    caller.answer(0, &json!({"content": []}));
+    assert_eq!(status(&fleet.benches[1], &task), "completed");
+}

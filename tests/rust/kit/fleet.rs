@@ -11,9 +11,10 @@ use tailrope_core::engine::Options;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, Mail, MemoryStore, Operation, Outcome,
-    Owner, ReadLimit, RunningLog, SessionRecord, StoreError, StreamKey, Ticket, Usage, Watcher, Watchers, session_name,
+    Owner, ReadLimit, RunningLog, SessionRecord, StoreError, StoredEvent, StreamKey, Ticket, Usage, Watcher, Watchers,
+    session_name,
 };
-use tailrope_core::stream::Seq;
+use tailrope_core::stream::{Chain, EventKind, Seq};
 
 use crate::kit::common::{Bench, SECRET};
 use crate::kit::relaying::{ALICE, identity};
@@ -67,6 +68,11 @@ pub(crate) struct Node {
     /// Hints are lost.
     pub(crate) is_deaf: AtomicBool,
     pub(crate) takes: AtomicU64,
+    /// What was called off.
+    pub(crate) abandoned: AtomicU64,
+    /// Ends of logs of messages are not done, and nothing is said; and how many came.
+    pub(crate) holds_ends: AtomicBool,
+    pub(crate) ends: AtomicU64,
     pub(crate) holds: AtomicU64,
     /// Another process is said to have been faster with every session.
     pub(crate) is_beaten: AtomicBool,
@@ -102,6 +108,7 @@ impl Fleet {
                 holds,
                 is_beaten,
                 of_appends,
+                (abandoned, holds_ends, ends),
             ) = Default::default();
             let (hub, watchers, readers_before, messages_before, at_release) =
                 (Arc::clone(&hub), Watchers::default(), AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
@@ -120,6 +127,9 @@ impl Fleet {
                 of_appends,
                 is_deaf,
                 takes,
+                abandoned,
+                holds_ends,
+                ends,
                 holds,
                 is_beaten,
                 at_release,
@@ -180,6 +190,19 @@ impl Fleet {
         let known = self.hub.known.lock().unwrap();
         assert_eq!(known.owners.len(), 1);
         Arc::clone(known.owners.keys().next().unwrap())
+    }
+
+    /// The owner of the only session, a task, writes something to its log.
+    pub(crate) fn write_to_task(&self, payload: &[u8]) {
+        let session = self.only_session();
+        let (owner, epoch) = self.hub.known.lock().unwrap().owners[&session];
+        let key = StreamKey { session, nonce: StreamNonce(*b"tailropetask") };
+        let Answer::Now(Ok(page)) = self.nodes[owner].read(&key, 0, ReadLimit::default(), &nobody()) else { panic!() };
+        let (first, chain_before) = (page.page.head + 1, page.chain);
+        let chain = Chain(chain_before).then(payload, None);
+        let event = StoredEvent { seq: first, kind: EventKind::Question, tag: chain.tag(), frame: payload.into() };
+        let append = Append { first, events: vec![event], chain_before, chain: chain.0, ..Append::default() };
+        assert!(matches!(self.nodes[owner].append(Ms(0), &key, epoch, &append, &nobody()), Answer::Now(Ok(()))));
     }
 
     /// The store loses the session with everything that it has.
@@ -337,6 +360,12 @@ impl EventStore for Node {
     }
 
     fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
+        if append.events.is_empty() && append.end.is_some() {
+            self.ends.fetch_add(1, Ordering::SeqCst);
+            if self.holds_ends.load(Ordering::SeqCst) {
+                return Answer::Later;
+            }
+        }
         let said = self.of_appends.lock().unwrap().clone();
         if let Some((error, false)) = said {
             return Answer::Now(Err(error));
@@ -409,6 +438,10 @@ impl EventStore for Node {
         let answer = self.ask(|memory| memory.withdraw(now, key, end, ticket));
         self.changed(key);
         self.tell(answer)
+    }
+
+    fn abandon(&self, _: &StreamKey, _: &Ticket) {
+        self.abandoned.fetch_add(1, Ordering::SeqCst);
     }
 
     fn release(&self, session: &str, epoch: Epoch) {

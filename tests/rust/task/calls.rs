@@ -160,9 +160,9 @@ fn changed(what: &What) -> Value {
             let member = |response: &Response| (response.key.to_string(), value(&response.value));
             json!({ "answered": responses.iter().map(member).collect::<Map<String, Value>>() })
         }
-        What::Ended(End::Completed(result)) => json!({ "completed": read(result) }),
-        What::Ended(End::Failed(error)) => json!({ "failed": read(error) }),
-        What::Ended(End::Cancelled) => json!("cancelled"),
+        What::Ended(End::Completed(result), _) => json!({ "completed": read(result) }),
+        What::Ended(End::Failed(error), _) => json!({ "failed": read(error) }),
+        What::Ended(End::Cancelled, _) => json!("cancelled"),
     }
 }
 
@@ -190,6 +190,7 @@ fn written(output: &Output) -> Value {
         Output::Refuse { ask } => json!({ "refuse": ask }),
         Output::Acknowledge { from } => json!({ "acknowledge": from }),
         Output::NotTaken { from } => json!({ "not_taken": from }),
+        Output::TooLarge { from } => json!({ "too_large": from }),
     }
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tailrope_core::protocol::{RequestId, hex};
 use tailrope_core::task::{
-    Change, End, Response, TASK_ID_BYTES, Task, TaskId, What, acknowledged, created, detailed, notification,
+    Born, Change, End, Response, TASK_ID_BYTES, Task, TaskId, What, acknowledged, created, detailed, notification,
 };
 
 use crate::kit::vectors::vectors;
@@ -25,7 +25,7 @@ struct Vector {
     notification: Option<String>,
     round: Option<String>,
     /// When it may be forgotten, and the time before that.
-    expires: Option<(u64, u64)>,
+    ttl_ms: Option<u64>,
     /// What becomes of it when its process is gone; null: it goes on.
     #[serde(default, deserialize_with = "said")]
     owner_lost: Option<Option<String>>,
@@ -53,7 +53,8 @@ enum WhatSpec {
     Cancelled,
 }
 
-fn what(spec: WhatSpec) -> What {
+fn what(spec: WhatSpec, born: Born) -> What {
+    let ended = |end| What::Ended(end, born);
     match spec {
         WhatSpec::Created { limit_ms, retention_ms, call } => {
             What::Created { limit_ms, retention_ms, call: call.into() }
@@ -69,9 +70,9 @@ fn what(spec: WhatSpec) -> What {
             let response = |(key, value): (String, String)| Response { key: key.into(), value: value.into() };
             What::Answered(responses.into_iter().map(response).collect())
         }
-        WhatSpec::Completed(result) => What::Ended(End::Completed(result.into())),
-        WhatSpec::Failed(error) => What::Ended(End::Failed(error.into())),
-        WhatSpec::Cancelled => What::Ended(End::Cancelled),
+        WhatSpec::Completed(result) => ended(End::Completed(result.into())),
+        WhatSpec::Failed(error) => ended(End::Failed(error.into())),
+        WhatSpec::Cancelled => ended(End::Cancelled),
     }
 }
 
@@ -84,11 +85,23 @@ fn t_09_to_t_14_t_18_views() {
     let id = TaskId::new(&[0; TASK_ID_BYTES]);
     for (name, vector) in vectors::<Vector>(include_str!("../../vectors/task_views.json")) {
         let mut changes = Vec::new();
+        let mut born = Born { created_at: 0, retention_ms: 0 };
         for (at, spec, record) in vector.changes {
-            let change = Change { at: UNIX_MS + at, what: what(spec) };
+            if let WhatSpec::Created { retention_ms, .. } = spec {
+                born = Born { created_at: UNIX_MS + at, retention_ms };
+            }
+            let change = Change { at: UNIX_MS + at, what: what(spec, born) };
             let bytes = change.encode();
-            // Behind the version, the kind and the time.
-            assert_eq!(format!("{}{}", hex(&bytes[..2]), hex(&bytes[10..])), record, "{name}");
+            // Behind the version, the kind and the time; and behind what an end repeats of the creation.
+            let mut rest = 10;
+            if matches!(change.what, What::Ended(..)) {
+                rest = 26;
+                assert_eq!(bytes[10..18], born.created_at.to_be_bytes(), "{name}");
+                assert_eq!(bytes[18..26], born.retention_ms.to_be_bytes(), "{name}");
+                let alone = Task::fold([&change]).unwrap().unwrap();
+                assert_eq!((alone.created_at(), alone.end().is_some()), (born.created_at, true), "{name}");
+            }
+            assert_eq!(format!("{}{}", hex(&bytes[..2]), hex(&bytes[rest..])), record, "{name}");
             assert_eq!(bytes[2..10], change.at.to_be_bytes(), "{name}");
             assert_eq!(Change::decode(&bytes), Some(change.clone()), "{name}");
             for end in 0..bytes.len() {
@@ -107,14 +120,13 @@ fn t_09_to_t_14_t_18_views() {
         check(vector.get, &|| detailed(&request, &id, &task, at));
         check(vector.notification, &|| notification(&request, &id, &task, at));
         check(vector.round, &|| task.round_call().unwrap());
-        if let Some((before, expires)) = vector.expires {
-            assert!(!task.is_expired(UNIX_MS + before) && task.is_expired(UNIX_MS + expires), "{name}");
-            assert_eq!(task.ttl_ms(), Some(expires), "{name}: a client is told the same");
+        if let Some(ttl_ms) = vector.ttl_ms {
+            assert_eq!(task.ttl_ms(), Some(ttl_ms), "{name}");
         }
         if let Some(want) = vector.owner_lost {
             let lost = task.owner_lost(at);
             let error = lost.map(|change| match change.what {
-                What::Ended(End::Failed(error)) => utf8(error),
+                What::Ended(End::Failed(error), _) => utf8(error),
                 _ => panic!("{name}: it fails"),
             });
             assert_eq!(error, want, "{name}");

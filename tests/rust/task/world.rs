@@ -330,7 +330,7 @@ impl World {
                 let count = self.waiting.remove(&from).expect("once");
                 assert!(self.stored >= count, "T-21: what it changed is stored");
             }
-            Output::NotTaken { from } => {
+            Output::NotTaken { from } | Output::TooLarge { from } => {
                 self.waiting.remove(&from).expect("once");
             }
         }

@@ -104,6 +104,7 @@ impl World {
             }
         }
         self.check_relayed();
+        self.finish_tasks();
         for reader in 0..self.readers.len() {
             self.deliver(reader);
             self.lose(reader, u64::MAX);

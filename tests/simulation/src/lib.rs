@@ -20,8 +20,10 @@ mod relaying;
 mod schedule;
 mod sea;
 mod sending;
+mod session;
 mod shrink;
 mod slow;
+mod tasks;
 mod time;
 mod world;
 

@@ -1,8 +1,10 @@
 //! What the simulated store forgets: in time, and where it is set back.
 
+use std::sync::Arc;
+
 use tailrope_checker::{Fact, Why};
 use tailrope_core::Ms;
-use tailrope_core::store::{StreamKey, session_name};
+use tailrope_core::store::StreamKey;
 
 use crate::sea::Sea;
 
@@ -33,10 +35,9 @@ impl Sea {
     }
 
     /// The store loses a log, or its last appends, or what a whole session was given last.
-    pub(crate) fn roll_back(&mut self, session: &str, stream: &str, by: u64) {
-        let name = session_name(session);
+    pub(crate) fn roll_back(&mut self, name: &Arc<str>, stream: &str, by: u64) {
         let time = Ms(self.now.0.saturating_sub(1 + by / 4 % LOST_MS));
-        let Some(known) = self.sessions.get_mut(&name) else { return };
+        let Some(known) = self.sessions.get_mut(name) else { return };
         let nonce = known.logs.iter().find(|(_, log)| log.name == *stream).map(|(nonce, _)| *nonce);
         if nonce.is_none() && by % 4 != 1 {
             return;
@@ -65,7 +66,7 @@ impl Sea {
             lost.extend(again.iter().filter_map(|nonce| Some(known.logs.get(nonce)?.name.clone())));
         }
         known.inbox.retain(&known.logs);
-        self.set_back.insert(name);
+        self.set_back.insert(Arc::clone(name));
         self.owners.set_back(owner, by % 5, self.now);
         self.count(
             ["logs lost by the store", "sessions set back", "logs set back", "logs set back"][(by % 4) as usize],
@@ -73,7 +74,7 @@ impl Sea {
         *self.coverage.entry("ends lost by the store").or_default() += lost_ends;
         *self.coverage.entry("holds lost by the store").or_default() += lost_holds;
         for stream in lost {
-            self.gone(session, Some(stream), Why::StoreLost);
+            self.gone(name, Some(stream), Why::StoreLost);
         }
         // The nodes have to connect again, and cannot know what they missed.
         self.hint_all();
@@ -94,7 +95,9 @@ impl Sea {
         // A standalone stream may have had another log before, which does not come back.
         if !self.sessions[&key.session].lost.values().any(|(other, _)| *other == stream) {
             let session = self.name_of(&key.session);
-            self.tell(Fact::Restored { session, stream });
+            if session != *key.session {
+                self.tell(Fact::Restored { session, stream });
+            }
         }
     }
 }

@@ -362,6 +362,11 @@ impl EventStore for NodeStore {
         self.sea().usage()
     }
 
+    fn is_cut_off(&self) -> bool {
+        let sea = self.sea();
+        sea.owners.is_cut_off(self.owner, sea.now)
+    }
+
     fn outlives_process(&self) -> bool {
         true
     }

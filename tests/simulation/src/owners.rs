@@ -68,6 +68,12 @@ impl Owners {
         }
     }
 
+    /// No beat was answered for half of the time after which others take it for gone.
+    pub(crate) fn is_cut_off(&self, owner: usize, now: Ms) -> bool {
+        let owner = &self.0[owner];
+        now.since(owner.last) >= owner.owner_lost_ms / 2
+    }
+
     pub(crate) fn has_failed(&mut self, owner: usize) {
         self.0[owner].has_failed = true;
     }

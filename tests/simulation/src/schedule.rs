@@ -3,6 +3,7 @@
 use tailrope_core::store::MAX_INBOX_MESSAGES;
 
 use crate::dice::Dice;
+use crate::tasks::{self, TaskDecision};
 
 /// The place where a schedule happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,6 +241,8 @@ pub(crate) enum Decision {
         ms: u64,
         is_suspended: bool,
     },
+    /// See [`TaskDecision`].
+    Task(TaskDecision),
     /// A node's wall clock is set.
     SetClock {
         node: u64,
@@ -286,6 +289,54 @@ impl Schedule {
         let faults = dice.below(4);
         let decisions = (0..length).map(|_| decide(&mut dice, faults)).collect();
         Self { setup, decisions }
+    }
+
+    /// A schedule of calls that become tasks.
+    pub fn of_tasks(seed: u64) -> Self {
+        let Self { mut setup, .. } = Self::new(seed);
+        // Records of tasks are few, and all of them are needed.
+        (setup.sessions, setup.is_busy, setup.is_paced, setup.max_events) = (1, false, false, 1_000);
+        // An owner answers from memory until the others may take it for gone, by its own option.
+        setup.owner_lost_ms = [setup.owner_lost_ms[0]; 3];
+        let mut dice = Dice::new(seed ^ 0x7A5C);
+        let (length, faults) = (20 + dice.below(100), dice.below(4));
+        let decisions = (0..length).map(|_| decide_of_tasks(&mut dice, faults)).collect();
+        Self { setup, decisions }
+    }
+}
+
+/// Of what happens to stores and processes in other schedules, and of tasks.
+fn decide_of_tasks(dice: &mut Dice, faults: u64) -> Decision {
+    loop {
+        let decision = decide(dice, faults);
+        let is_of_world = matches!(
+            decision,
+            Decision::Do { .. }
+                | Decision::DoAll { .. }
+                | Decision::DoInTurns
+                | Decision::Fail { .. }
+                | Decision::Unheard { .. }
+                | Decision::Overdue { .. }
+                | Decision::Hold { .. }
+                | Decision::Release { .. }
+                | Decision::Mode { .. }
+                | Decision::Partition { .. }
+                | Decision::Heal { .. }
+                | Decision::Pause { .. }
+                | Decision::Wake { .. }
+                | Decision::Crash { .. }
+                | Decision::Leave { .. }
+                | Decision::Drain { .. }
+                | Decision::Hint { .. }
+                | Decision::Advance { .. }
+                | Decision::Outage { .. }
+        );
+        if is_of_world {
+            return decision;
+        }
+        if dice.one_in(2) {
+            return tasks::decide(dice);
+        }
     }
 }
 

@@ -10,80 +10,21 @@ use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::{
     Append, Attach, Attached, AttachedLog, Epoch, Hold, LogPage, LogState, Outcome, Owner, ReadLimit, RunningLog,
-    SessionRecord, StoreError, StreamKey, Usage, Verdict, session_name,
+    StoreError, StreamKey, Usage, Verdict, session_name,
 };
 use tailrope_core::stream::{EventKind, Seq, StoredEvent};
 
 use crate::dice::Dice;
-use crate::inbox::Inbox;
 use crate::log::{Log, Version};
 use crate::operation::Operation;
 use crate::owners::Owners;
 use crate::schedule::Setup;
+use crate::session::{Held, Session};
 
 /// The name of the logs that are no streams: of messages without an answer.
 pub(crate) const MESSAGE: &str = "message";
 /// What wall clocks show at the beginning.
 const WALL_MS: u64 = 1 << 40;
-
-/// Whose a session is, and what is kept of it.
-#[derive(Clone)]
-pub(crate) struct Held {
-    record: SessionRecord,
-    pub(crate) epoch: Epoch,
-    pub(crate) owner: usize,
-    is_released: bool,
-}
-
-pub(crate) struct Session {
-    pub(crate) held: Held,
-    /// What that was before, and until when.
-    before: Vec<(Ms, Held)>,
-    /// It may be taken over: its owner let it go, or did something wrong and was seen to give no sign.
-    is_left: bool,
-    /// The store objects that owned it and do not know yet that it was taken from them, when it might be.
-    robbed: BTreeSet<usize>,
-    /// Those that own it and were forgotten by the store. Nobody has taken it since.
-    forgotten: BTreeSet<usize>,
-    /// The salt with which each number has written since the store was set back last.
-    written: BTreeMap<u64, u64>,
-    pub(crate) logs: BTreeMap<[u8; 12], Log>,
-    /// Where logs stood, and the streams that they are of, before the store lost something of them that is not back.
-    pub(crate) lost: BTreeMap<[u8; 12], (String, Version)>,
-    pub(crate) inbox: Inbox,
-}
-
-impl Session {
-    fn set(&mut self, now: Ms, held: Held) {
-        let before = std::mem::replace(&mut self.held, held);
-        self.before.push((now, before));
-    }
-
-    /// The store forgets what was done after this time. Whether it had another owner then.
-    pub(crate) fn set_back_to(&mut self, time: Ms) -> bool {
-        self.written.clear();
-        let kept = self.before.iter().take_while(|(until, _)| *until <= time).count();
-        let Some((_, held)) = self.before.get(kept).cloned() else { return false };
-        let lost = self.before.drain(kept..).map(|(_, held)| held);
-        let lost = lost.chain([std::mem::replace(&mut self.held, held)]);
-        let later: Vec<usize> =
-            lost.filter(|lost| lost.epoch.number > self.held.epoch.number).map(|lost| lost.owner).collect();
-        self.is_left |= !later.is_empty();
-        self.forgotten.extend(&later);
-        !later.is_empty()
-    }
-
-    /// Something is written with the session's epoch. Whether another one of the same number has written before.
-    pub(crate) fn is_written_by_two(&mut self) -> bool {
-        let Epoch { number, salt } = self.held.epoch;
-        *self.written.entry(number).or_insert(salt) != salt
-    }
-
-    /// The store object of its owner; none of one that was let go.
-    pub(crate) fn owner(&self) -> Option<usize> {
-        (!self.held.is_released).then_some(self.held.owner)
-    }
-}
 
 /// A hint on its way to a node.
 #[derive(Clone, Debug)]
@@ -237,8 +178,10 @@ impl Sea {
         if stream.as_deref() == Some(MESSAGE) {
             return;
         }
-        let session = self.name_of(session);
-        self.tell(Fact::Gone { session, stream, why });
+        // The checker knows sessions of clients, and no tasks.
+        if let Some(session) = self.names.get(session).cloned() {
+            self.tell(Fact::Gone { session, stream, why });
+        }
     }
 
     pub(crate) fn name_of(&self, session: &str) -> String {

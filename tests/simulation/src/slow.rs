@@ -1,5 +1,7 @@
 //! Slow readers of a store that is set back: what it lost is written again, so nobody is told that it is gone.
 
+use tailrope_core::store::session_name;
+
 use crate::reader::Reader;
 use crate::world::World;
 
@@ -19,7 +21,7 @@ impl World {
             self.run();
         }
         let (session, name) = (self.streams[stream].session, self.streams[stream].name.clone());
-        self.sea().roll_back(&self.sessions[session].name, &name, by);
+        self.sea().roll_back(&session_name(&*self.sessions[session].name), &name, by);
         for at in slow {
             self.readers[at].is_stalled = false;
         }

@@ -112,6 +112,7 @@ impl World {
             self.note_returned();
             let woken = std::mem::take(&mut *self.bells.set());
             let (mut left, mut did) = (Vec::new(), self.serve());
+            did |= self.run_tasks(&woken, &mut left);
             for key in woken {
                 let adopts = key.checked_sub(ADOPTS).and_then(|at| usize::try_from(at).ok());
                 if let Some(at) = adopts.filter(|at| self.readers.get(*at).is_some_and(|reader| reader.view.is_some()))
@@ -167,6 +168,7 @@ impl World {
         for session in &mut self.sessions {
             session.loses(at);
         }
+        self.tasks.cut(at);
     }
 
     pub(crate) fn crash(&mut self, at: usize, done: u64) {
@@ -211,6 +213,7 @@ impl World {
                 self.permit_ends(session, why);
             }
         }
+        self.tasks.hang_up(at);
         if how.is_multiple_of(2) {
             self.nodes[at].engine.close();
         } else {

@@ -19,6 +19,7 @@ use crate::reader::{Asked, Reader};
 use crate::relaying::Message;
 use crate::schedule::{Decision, Setup};
 use crate::sea::Sea;
+use crate::tasks::Tasks;
 
 /// Who was woken and has not been looked after.
 #[derive(Default)]
@@ -107,6 +108,7 @@ pub(crate) struct World {
     pub(crate) streams: Vec<Stream>,
     pub(crate) readers: Vec<Reader>,
     pub(crate) messages: Vec<Message>,
+    pub(crate) tasks: Tasks,
     pub(crate) adoptions: u64,
     /// Everything works again.
     pub(crate) is_healed: bool,
@@ -141,6 +143,7 @@ fn options(setup: &Setup, clock: &Arc<ManualClock>, at: usize, store: &Arc<NodeS
         },
         paces: paces(setup),
         limits: Limits { retention_ms: setup.retention_ms, ..Limits::default() },
+        task_after_ms: 0,
         store_timeout_ms: setup.store_timeout_ms,
         owner_lost_ms: setup.owner_lost_ms[at],
         store: Some(Arc::clone(store) as Arc<dyn EventStore>),
@@ -172,6 +175,7 @@ impl World {
             streams: Vec::new(),
             readers: Vec::new(),
             messages: Vec::new(),
+            tasks: Tasks::default(),
             adoptions: 0,
             is_healed: false,
             probes: 0,
@@ -246,11 +250,11 @@ impl World {
         self.run();
     }
 
-    fn pick<T>(from: &[T], number: u64) -> Option<usize> {
+    pub(crate) fn pick<T>(from: &[T], number: u64) -> Option<usize> {
         (!from.is_empty()).then(|| (number % from.len() as u64) as usize)
     }
 
-    fn node(&self, number: u64) -> usize {
+    pub(crate) fn node(&self, number: u64) -> usize {
         (number % self.nodes.len() as u64) as usize
     }
 
@@ -262,6 +266,19 @@ impl World {
     }
 
     fn decide(&mut self, decision: Decision) {
+        let harms = matches!(
+            decision,
+            Decision::Partition { .. }
+                | Decision::Pause { .. }
+                | Decision::Crash { .. }
+                | Decision::Leave { .. }
+                | Decision::Drain { .. }
+                | Decision::Mode { .. }
+                | Decision::Outage { .. }
+        );
+        if harms {
+            self.harm_tasks();
+        }
         match decision {
             Decision::Call { session, node } => {
                 let session = Self::pick(&self.sessions, session).unwrap_or(0);
@@ -419,6 +436,7 @@ impl World {
                 self.count(if is_suspended { "suspensions" } else { "outages" });
                 self.outage(self.a_stream(stream), ms, is_suspended);
             }
+            Decision::Task(decision) => self.decide_task(decision),
             Decision::SetClock { node, ms, is_back } => {
                 self.count("clocks set");
                 let node = self.node(node);

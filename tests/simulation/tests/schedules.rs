@@ -109,16 +109,21 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn every_schedule_keeps_the_invariants() {
+    judge(Schedule::new, "every_schedule_keeps", &REACHED);
+}
+
+/// Runs the schedules of many seeds, which have to reach this.
+fn judge(schedule: fn(u64) -> Schedule, test: &str, reached: &[&str]) {
     let first = number("TAILROPE_SEED").unwrap_or(0);
     let count = number("TAILROPE_SCHEDULES").unwrap_or(SCHEDULES);
     let mut coverage: BTreeMap<&'static str, u64> = BTreeMap::new();
     for seed in first..first + count {
-        let schedule = Schedule::new(seed);
+        let schedule = schedule(seed);
         let outcome = run(&schedule);
         if !outcome.is_clean() {
             let short = shrink(&schedule);
             let told = short.told(&run(&short));
-            let again = "cargo test -p tailrope-simulation --test schedules every";
+            let again = format!("cargo test -p tailrope-simulation --test schedules {test}");
             panic!("{told}\nAgain: TAILROPE_SEED={seed} TAILROPE_SCHEDULES=1 {again}");
         }
         for (what, count) in outcome.coverage {
@@ -127,9 +132,36 @@ fn every_schedule_keeps_the_invariants() {
     }
     if count >= ENOUGH {
         let missed: Vec<&str> =
-            REACHED.into_iter().filter(|what| coverage.get(what).copied().unwrap_or_default() == 0).collect();
+            reached.iter().copied().filter(|what| coverage.get(what).copied().unwrap_or_default() == 0).collect();
         assert!(missed.is_empty(), "no schedule reached {missed:?}: {coverage:#?}");
     }
+}
+
+/// What schedules of tasks have to reach.
+const TASKS_REACHED: [&str; 18] = [
+    "calls that became tasks",
+    "calls that were answered",
+    "cancellations acknowledged",
+    "crashes",
+    "departures",
+    "drains",
+    "holds lost by the store",
+    "messages posted",
+    "messages withdrawn",
+    "polls",
+    "requests about tasks that waited in vain",
+    "rounds",
+    "tasks set back",
+    "tasks that go on elsewhere",
+    "tasks that have their end",
+    "tasks_lost",
+    "tasks_adopted",
+    "updates acknowledged",
+];
+
+#[test]
+fn every_schedule_of_tasks_keeps_the_rules_of_tasks() {
+    judge(Schedule::of_tasks, "every_schedule_of_tasks", &TASKS_REACHED);
 }
 
 #[test]

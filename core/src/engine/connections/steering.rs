@@ -23,8 +23,8 @@ impl Engine {
         if self.0.counters.requests_unresumable.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(target: "tailrope", revision = requested,
                 "a client uses a protocol revision without resumption: its calls are lost with their connections. With \
-                the option prefer_resumable (in Node preferResumable) the server has such clients fall back to \
-                2025-11-25. Further requests of this kind are only counted, as requests_unresumable");
+                the option prefer_resumable the server has such clients fall back to 2025-11-25. Further requests of \
+                this kind are only counted, as requests_unresumable");
         }
     }
 }

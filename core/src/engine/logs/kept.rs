@@ -9,7 +9,7 @@ use crate::store::Append;
 /// How long things are kept that a store may lose, in milliseconds: longer than a failover takes.
 pub(crate) const KEPT_MS: u64 = 60_000;
 /// How many bytes of appends an engine keeps.
-const KEPT_BYTES: usize = 16 << 20;
+pub(crate) const KEPT_BYTES: usize = 16 << 20;
 
 /// A stream, with the number of its session.
 pub(crate) type Key = (u64, StreamNonce);

@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::Ms;
-use crate::engine::logs::kept::KEPT_MS;
+use crate::engine::logs::kept::{KEPT_BYTES, KEPT_MS};
 use crate::engine::shared::{Shared, lock};
+use crate::engine::tasks::cell::CallCell;
 use crate::protocol::StreamNonce;
 use crate::store::{Epoch, Watch, Watcher};
 use crate::sync::{Arc, Weak};
@@ -22,32 +23,68 @@ const NO_SESSION: &str = "";
 pub(crate) struct Left {
     sessions: BTreeMap<Arc<str>, (Ms, Way)>,
     by_time: VecDeque<(Ms, Arc<str>)>,
+    /// Bytes of the tasks among them.
+    bytes: usize,
     /// The engine watches the store.
     is_watching: bool,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Way {
     epoch: Epoch,
     /// The session went together with its logs. Otherwise other processes may take it over.
     is_dropped: bool,
+    /// A task, in case the store loses the last of its log, too.
+    task: Option<LeftTask>,
 }
 
+/// A task that was left, and can be written again until this time.
+#[derive(Clone)]
+pub(crate) struct LeftTask {
+    pub(crate) cell: Arc<CallCell>,
+    pub(crate) until: Ms,
+    pub(crate) bytes: usize,
+}
+
+/// What is forgotten. To be dropped without a lock: it may be the last that refers to a host.
+type Forgotten = Vec<(Ms, Way)>;
+
 impl Left {
-    fn keep(&mut self, now: Ms, name: Arc<str>, way: Way) {
+    fn keep(&mut self, now: Ms, name: Arc<str>, way: Way) -> Forgotten {
         self.by_time.push_back((now, Arc::clone(&name)));
+        let mut forgotten: Forgotten = self.forget(&name).into_iter().collect();
+        self.bytes += way.bytes();
         self.sessions.insert(name, (now, way));
-        self.trim(now);
+        forgotten.append(&mut self.trim(now));
+        forgotten
     }
 
-    fn trim(&mut self, now: Ms) {
-        while self.by_time.len() > MAX_LEFT || self.by_time.front().is_some_and(|(at, _)| *at + KEPT_MS <= now) {
-            let Some((at, oldest)) = self.by_time.pop_front() else { return };
+    fn forget(&mut self, name: &str) -> Option<(Ms, Way)> {
+        let known = self.sessions.remove(name)?;
+        self.bytes -= known.1.bytes();
+        Some(known)
+    }
+
+    fn trim(&mut self, now: Ms) -> Forgotten {
+        let mut forgotten = Vec::new();
+        while let Some((at, oldest)) = self.by_time.front().cloned() {
+            let is_too_much = self.by_time.len() > MAX_LEFT || self.bytes > KEPT_BYTES;
+            if at + KEPT_MS > now && !is_too_much {
+                break;
+            }
+            self.by_time.pop_front();
             // The session may have been left once more since then.
             if self.sessions.get(&oldest).is_some_and(|(last, _)| *last == at) {
-                self.sessions.remove(&oldest);
+                forgotten.extend(self.forget(&oldest));
             }
         }
+        forgotten
+    }
+}
+
+impl Way {
+    fn bytes(&self) -> usize {
+        self.task.as_ref().map_or(0, |task| task.bytes)
     }
 }
 
@@ -61,7 +98,7 @@ impl Watch for Shared {
             return;
         }
         let left = lock(&self.left).sessions.clone();
-        left.iter().for_each(|(name, (_, way))| self.tell_left(name, *way));
+        left.iter().for_each(|(name, (_, way))| self.tell_again(name, way));
     }
 }
 
@@ -73,49 +110,80 @@ impl Shared {
 
     /// Forgets the sessions that were left long enough ago.
     pub(crate) fn forget_left(&self, now: Ms) {
-        let mut left = lock(&self.left);
-        left.trim(now);
-        if left.sessions.is_empty() && std::mem::take(&mut left.is_watching) {
-            self.store.unwatch(NO_SESSION, &self.watcher());
-        }
+        let forgotten = {
+            let left = &mut *lock(&self.left);
+            let forgotten = left.trim(now);
+            if left.sessions.is_empty() && std::mem::take(&mut left.is_watching) {
+                self.store.unwatch(NO_SESSION, &self.watcher());
+            }
+            forgotten
+        };
+        drop(forgotten);
+    }
+
+    /// Forgets the tasks that were left: the engine and they refer to each other.
+    pub(crate) fn forget_left_tasks(&self) {
+        let forgotten: Vec<Option<LeftTask>> = {
+            let left = &mut *lock(&self.left);
+            left.bytes = 0;
+            left.sessions.values_mut().map(|(_, way)| way.task.take()).collect()
+        };
+        drop(forgotten);
     }
 
     /// This process owns the session no longer: others may take it over.
     pub(crate) fn release(&self, name: &Arc<str>, epoch: Epoch) {
-        self.leave(name, Way { epoch, is_dropped: false });
+        self.leave(name, Way { epoch, is_dropped: false, task: None });
     }
 
     /// The session has ended, and goes with its logs.
     pub(crate) fn drop_session(&self, name: &Arc<str>, epoch: Epoch) {
-        self.leave(name, Way { epoch, is_dropped: true });
+        self.leave(name, Way { epoch, is_dropped: true, task: None });
+    }
+
+    /// As [`release`](Self::release), for a task.
+    pub(crate) fn release_task(&self, name: &Arc<str>, epoch: Epoch, task: LeftTask) {
+        self.leave(name, Way { epoch, is_dropped: false, task: Some(task) });
     }
 
     /// The store says that this process owns a session, but the process does not have it. If the session was left
     /// lately, the store is told again what it was told then.
     pub(crate) fn leave_again(&self, name: &Arc<str>) {
-        let left = lock(&self.left).sessions.get(name).copied();
+        let left = lock(&self.left).sessions.get(name).cloned();
         if let Some((_, way)) = left {
-            self.leave(name, way);
+            self.tell_again(name, &way);
         }
     }
 
     /// This process has the session again.
     pub(crate) fn is_back(&self, name: &str) {
-        lock(&self.left).sessions.remove(name);
+        let forgotten = lock(&self.left).forget(name);
+        drop(forgotten);
     }
 
     fn leave(&self, name: &Arc<str>, way: Way) {
+        self.tell_left(name, &way);
         if self.store.outlives_process() {
-            let mut left = lock(&self.left);
-            left.keep(self.clock.now(), Arc::clone(name), way);
-            if !std::mem::replace(&mut left.is_watching, true) {
-                self.store.watch(&NO_SESSION.into(), &self.watcher());
-            }
+            let forgotten = {
+                let left = &mut *lock(&self.left);
+                if !std::mem::replace(&mut left.is_watching, true) {
+                    self.store.watch(&NO_SESSION.into(), &self.watcher());
+                }
+                left.keep(self.clock.now(), Arc::clone(name), way)
+            };
+            drop(forgotten);
         }
-        self.tell_left(name, way);
     }
 
-    fn tell_left(&self, name: &str, way: Way) {
+    /// The store may have lost that the session was left. A task is written again first.
+    fn tell_again(&self, name: &str, way: &Way) {
+        match &way.task {
+            Some(task) if self.clock.now() < task.until => task.cell.restore(),
+            _ => self.tell_left(name, way),
+        }
+    }
+
+    fn tell_left(&self, name: &str, way: &Way) {
         if way.is_dropped {
             self.store.drop_session(name, way.epoch);
         } else {

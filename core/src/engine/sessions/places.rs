@@ -36,9 +36,9 @@ struct Place {
     known: Ms,
 }
 
-/// The account that a session counts for; empty for those of nobody.
-fn account(principal: &Option<Principal>) -> &str {
-    principal.as_ref().map_or("", Principal::account)
+/// The account that a session or a task counts for; empty for those of nobody.
+pub(crate) fn account(principal: Option<&Principal>) -> &str {
+    principal.map_or("", Principal::account)
 }
 
 /// The places that are taken.
@@ -74,14 +74,14 @@ impl Places {
                 Some(number) => left = number.map(|number| (number, reached)),
             }
         }
-        self.by_account.entry(account(&principal).into()).or_default().insert((now, newcomer));
+        self.by_account.entry(account(principal.as_ref()).into()).or_default().insert((now, newcomer));
         self.by_number.insert(newcomer, Place { principal, known: now });
         Ok(left)
     }
 
     fn reached(&self, principal: &Option<Principal>, options: &Options) -> Option<Reached> {
         let (max, max_of_principal) = (options.max_sessions, options.max_sessions_per_principal);
-        let share = self.by_account.get(account(principal)).map_or(0, BTreeSet::len);
+        let share = self.by_account.get(account(principal.as_ref())).map_or(0, BTreeSet::len);
         if principal.is_some() && share >= max_of_principal {
             Some((OF_PRINCIPAL, max_of_principal))
         } else {
@@ -99,7 +99,7 @@ impl Places {
     ) -> Option<Option<u64>> {
         let mut last = Bound::Unbounded;
         for _ in 0..MAX_LOOKS {
-            let share = self.by_account.get(account(principal))?;
+            let share = self.by_account.get(account(principal.as_ref()))?;
             let (known, number) = *share.range((last, Bound::Unbounded)).next()?;
             last = Bound::Excluded((known, number));
             if self.by_number.get(&number).is_some_and(|place| place.principal != *principal) {
@@ -119,7 +119,7 @@ impl Places {
 
     fn put_back(&mut self, number: u64, known: Ms) {
         if let Some(place) = self.by_number.get_mut(&number)
-            && let Some(share) = self.by_account.get_mut(account(&place.principal))
+            && let Some(share) = self.by_account.get_mut(account(place.principal.as_ref()))
         {
             share.remove(&(place.known, number));
             share.insert((known, number));
@@ -130,7 +130,7 @@ impl Places {
     /// Frees the place of a session, if it had one.
     pub(crate) fn leave(&mut self, number: u64) {
         let Some(Place { principal, known }) = self.by_number.remove(&number) else { return };
-        let account = account(&principal);
+        let account = account(principal.as_ref());
         if let Some(share) = self.by_account.get_mut(account) {
             share.remove(&(known, number));
             if share.is_empty() {

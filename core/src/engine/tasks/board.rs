@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 
 use crate::engine::Options;
+use crate::engine::lines::Line;
+use crate::engine::sessions::places::account;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::tasks::cell::CallCell;
 use crate::exchange::Principal;
 use crate::maps::OwnMap;
 use crate::store::Epoch;
 use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
 
 #[derive(Default)]
 pub(crate) struct Board {
@@ -27,11 +30,6 @@ pub(crate) struct Expiry {
     pub(crate) epoch: Epoch,
     /// The account that it counts for.
     pub(crate) account: Box<str>,
-}
-
-/// The account that a task counts for: as that of a session.
-pub(crate) fn account(principal: Option<&Principal>) -> &str {
-    principal.map_or("", Principal::account)
 }
 
 impl Board {
@@ -59,7 +57,7 @@ impl Board {
 
 impl Shared {
     /// A task takes its place. False where there is none: its call stays a call.
-    pub(crate) fn take_task(&self, cell: &Arc<CallCell>) -> bool {
+    pub(crate) fn take_task(&self, cell: &Arc<CallCell>, lines: &mut Vec<Line>) -> bool {
         let is_first = {
             let board = &mut *lock(&self.tasks);
             // Under the lock, so that an engine that is being closed misses no task.
@@ -76,11 +74,13 @@ impl Shared {
             !std::mem::replace(&mut board.is_warned, true)
         };
         if is_first {
-            tracing::warn!(
-                target: "tailrope",
-                "a call does not become a task, because there are as many as may be (max_sessions, \
-                 max_sessions_per_principal): it lasts as long as its connection. Logged once"
-            );
+            lines.push(Box::new(|| {
+                tracing::warn!(
+                    target: "tailrope",
+                    "a call does not become a task, because there are as many as may be (max_sessions, \
+                     max_sessions_per_principal): it lasts as long as its connection. Logged once"
+                );
+            }));
         }
         false
     }
@@ -89,9 +89,37 @@ impl Shared {
         lock(&self.tasks).owned.values().cloned().collect()
     }
 
+    /// Others may have taken this process for gone meanwhile: its tasks may be theirs.
+    pub(crate) fn note_cut_off(&self) {
+        let is_cut_off = self.store.is_cut_off();
+        if is_cut_off && !self.was_cut_off.swap(is_cut_off, Ordering::Relaxed) {
+            self.owned_tasks().iter().for_each(|cell| cell.doubt());
+        }
+        self.was_cut_off.store(is_cut_off, Ordering::Relaxed);
+    }
+
+    /// Whether nothing is under way besides sessions.
+    pub(crate) fn are_tasks_over(&self) -> bool {
+        let mut calls = Vec::new();
+        for timed in lock(&self.timed).values() {
+            match timed {
+                Timed::Session(_) => {}
+                Timed::Call(call) => calls.push(crate::sync::Weak::clone(call)),
+                // What has its end only waits to be forgotten, as streams do.
+                Timed::Expiry(_) => {}
+                Timed::Question(_) | Timed::Query(_) | Timed::Followed(_) | Timed::Subscription(_) => return false,
+            }
+        }
+        // Not under that lock, which a call takes when it goes.
+        calls.into_iter().filter_map(|call| call.upgrade()).all(|call| call.is_over())
+    }
+
     /// The process goes away.
     pub(crate) fn leave_tasks(&self) {
-        self.owned_tasks().iter().for_each(|cell| cell.leave());
+        let failed = self.owned_tasks().iter().filter(|cell| cell.leave()).count();
+        if failed > 0 {
+            tracing::warn!(target: "tailrope", failed, "the process goes away, and the tasks that it ran fail");
+        }
         let followers = std::mem::take(&mut *lock(&self.followers));
         drop(followers);
         self.end_subscriptions();
@@ -130,6 +158,6 @@ impl Shared {
     pub(crate) fn task_expired(&self, number: u64, expiry: &Expiry) {
         lock(&self.timed).remove(&number);
         lock(&self.tasks).leave(&expiry.account);
-        self.store.drop_session(&expiry.name, expiry.epoch);
+        self.drop_session(&expiry.name, expiry.epoch);
     }
 }

@@ -9,11 +9,13 @@ use bytes::Bytes;
 use crate::engine::Engine;
 use crate::engine::connections::Wake;
 use crate::engine::sessions::cell::Names;
-use crate::engine::shared::{Shared, lock};
+use crate::engine::shared::Shared;
 use crate::engine::tasks::cell::{CallCell, Queued};
-use crate::engine::tasks::writing::Records;
+use crate::engine::tasks::records::Records;
+use crate::engine::tasks::writing::Writing;
 use crate::exchange::{Principal, Relayed};
 use crate::session::Pace;
+use crate::store::Epoch;
 use crate::store::SessionId;
 use crate::sync::Arc;
 use crate::task::{Call, Declared, Input, Machine, Now, Policy, Posted, Reply, Route, Settings, TaskId, route};
@@ -134,7 +136,9 @@ impl Engine {
         let id = TaskId::new(&shared.randomness.take());
         let names = Names::from(SessionId::new(options.server, &id.session_id()));
         let machine = Machine::new(shared.task_now(), settings, id, call);
-        let cell = CallCell::new(shared, names.name, principal, (wake, key), body, machine, Records::new(shared));
+        let records = Records::new(Epoch { number: 1, salt: shared.salt() });
+        let log = (records, Writing::default());
+        let cell = CallCell::new(shared, names.name, principal, (wake, key), body, machine, log);
         cell.change(|_| {});
         Some(TaskCall(cell))
     }
@@ -171,7 +175,7 @@ impl TaskCall {
 
     /// Whether nothing is left to do for the host. It is woken when that comes.
     pub fn is_over(&self) -> bool {
-        self.0.shared.is_forked() || lock(&self.0.state).is_over()
+        self.0.shared.is_forked() || self.0.is_over()
     }
 
     /// The host stops: once the task waits for its client alone, it is left to other processes.
@@ -192,8 +196,8 @@ impl TaskCall {
         self.0.change(|change| {
             // The host has done what it was given before.
             while let Some(Queued::Outcome(..)) = change.state.queue.front() {
-                if let Some(Queued::Outcome(from, is_taken)) = change.state.queue.pop_front() {
-                    change.tell(from, is_taken);
+                if let Some(Queued::Outcome(from, verdict)) = change.state.queue.pop_front() {
+                    change.tell(from, verdict);
                 }
             }
             while let Some(Queued::Step(_)) = change.state.queue.front() {

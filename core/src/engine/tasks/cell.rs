@@ -7,19 +7,25 @@ use bytes::Bytes;
 use crate::Ms;
 use crate::engine::Guest;
 use crate::engine::connections::Wake;
+use crate::engine::lines::Line;
+use crate::engine::sessions::left::LeftTask;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::stats::Counters;
-use crate::engine::tasks::TASK_LOG;
 use crate::engine::tasks::call::{CallStep, Context};
 use crate::engine::tasks::mail::Inbox;
 use crate::engine::tasks::query::Query;
-use crate::engine::tasks::writing::Records;
+use crate::engine::tasks::records::Records;
+use crate::engine::tasks::writing::Writing;
+use crate::engine::tasks::{TASK_LOG, Verdict};
 use crate::exchange::{Principal, Relayed};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
 use crate::store::{Complete, Operation, Outcome, StreamKey, Ticket, Watch, Watcher};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::task::{Ask, Change, Input, Machine, Now, Output, Task};
+
+/// Requests that wait for the host of a task, and for the store. The next ones are asked again, or wait in the inbox.
+const MAX_REQUESTERS: usize = 256;
 
 /// Who waits for the outcome of an update or a cancellation.
 pub(super) enum Requester {
@@ -32,8 +38,8 @@ pub(super) enum Requester {
 /// What waits for the host, in order.
 pub(super) enum Queued {
     Step(CallStep),
-    /// The requester has to be told whether its request was taken.
-    Outcome(u64, bool),
+    /// The requester has to be told what became of its request.
+    Outcome(u64, Verdict),
 }
 
 /// Where the call's task is.
@@ -45,6 +51,14 @@ pub(super) enum Place {
     Here,
     /// It has its end, another process has it, or it was never stored.
     Left,
+    /// This process left it, and the store has lost that: what it lacks is written again.
+    Restored,
+}
+
+impl Place {
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Self::Here | Self::Restored)
+    }
 }
 
 pub(crate) struct CallCell {
@@ -62,6 +76,7 @@ pub(crate) struct CallCell {
 pub(super) struct CallState {
     pub(super) machine: Machine,
     pub(super) records: Records,
+    pub(super) writing: Writing,
     pub(super) inbox: Inbox,
     pub(super) place: Place,
     pub(super) queue: VecDeque<Queued>,
@@ -76,7 +91,10 @@ pub(super) struct CallState {
 impl CallState {
     pub(super) fn is_over(&self) -> bool {
         let is_left = self.place == Place::Left && !self.machine.has_runs();
-        self.queue.is_empty() && self.inbox.is_answered() && (is_left || self.machine.is_over())
+        self.place != Place::Restored
+            && self.queue.is_empty()
+            && self.inbox.is_answered()
+            && (is_left || self.machine.is_over())
     }
 }
 
@@ -86,7 +104,14 @@ pub(super) struct CallChange<'a> {
     pub(super) state: &'a mut CallState,
     pub(super) now: Now,
     pub(super) outputs: Vec<Output>,
-    pub(super) outcomes: Vec<(Requester, bool)>,
+    pub(super) effects: Effects,
+}
+
+/// What a change leaves to do when the lock is released.
+#[derive(Default)]
+pub(super) struct Effects {
+    outcomes: Vec<(Requester, Verdict)>,
+    pub(super) lines: Vec<Line>,
     /// The store has more of the task than before.
     is_stored: bool,
 }
@@ -99,13 +124,14 @@ impl CallCell {
         wake: (Arc<dyn Wake>, u64),
         body: Bytes,
         machine: Machine,
-        records: Records,
+        (records, writing): (Records, Writing),
     ) -> Arc<Self> {
         let number = shared.number();
         let guest = Some(Guest::of(shared));
         let state = CallState {
             machine,
             records,
+            writing,
             inbox: Inbox::default(),
             place: Place::Nowhere,
             queue: VecDeque::new(),
@@ -153,24 +179,25 @@ impl CallCell {
         }
         let mut state = lock(&self.state);
         let (had_steps, was_over) = (!state.queue.is_empty(), state.is_over());
+        let was_restored = state.place == Place::Restored;
         let mut change = CallChange {
             cell: self,
             now: self.shared.task_now(),
             state: &mut state,
             outputs: Vec::new(),
-            outcomes: Vec::new(),
-            is_stored: false,
+            effects: Effects::default(),
         };
         let value = make(&mut change);
         change.complete();
-        let (outcomes, is_stored) = (std::mem::take(&mut change.outcomes), change.is_stored);
-        let wakes_host = (!had_steps && !state.queue.is_empty()) || (!was_over && state.is_over());
+        let Effects { outcomes, lines, is_stored } = std::mem::take(&mut change.effects);
+        let is_served = !was_restored && state.place != Place::Restored;
+        let wakes_host = is_served && ((!had_steps && !state.queue.is_empty()) || (!was_over && state.is_over()));
         drop(state);
-        for (requester, is_taken) in outcomes {
+        for (requester, verdict) in outcomes {
             if let Requester::Query(query, _) = requester
                 && let Some(query) = query.upgrade()
             {
-                query.told(is_taken);
+                query.told(verdict);
             }
         }
         if wakes_host {
@@ -179,6 +206,7 @@ impl CallCell {
         if is_stored {
             self.shared.tell_followed(&self.name, self.identity());
         }
+        lines.into_iter().for_each(|line| line());
         Some(value)
     }
 
@@ -195,6 +223,11 @@ impl CallCell {
         });
     }
 
+    /// Whether nothing is left to do.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.state).is_over()
+    }
+
     /// The task as the store has it.
     pub(super) fn shown(&self) -> Option<Task> {
         lock(&self.state).machine.stored().cloned()
@@ -204,8 +237,13 @@ impl CallCell {
     pub(super) fn ask(&self, query: &Arc<Query>, key: u64, ask: &Ask) {
         let from = self.shared.number();
         self.change(|change| {
+            let has_time = change.has_time();
             change.state.requesters.insert(from, Requester::Query(Arc::downgrade(query), key));
-            change.ask(from, ask);
+            if has_time {
+                change.ask(from, ask);
+            } else {
+                change.tell(from, Verdict::NotTaken);
+            }
         });
     }
 
@@ -214,9 +252,30 @@ impl CallCell {
         self.change(|change| change.state.is_draining = true);
     }
 
+    /// Another process may have the task by now, or the store lost something of it.
+    pub(crate) fn doubt(&self) {
+        self.change(|change| change.state.writing.doubt());
+    }
+
+    /// Whether what it knows of the task is so.
+    pub(super) fn is_sure(&self) -> bool {
+        lock(&self.state).writing.is_sure()
+    }
+
+    /// The store may have lost that this process left the task, and the last of its log.
+    pub(crate) fn restore(&self) {
+        self.change(|change| {
+            if change.state.place == Place::Left && change.state.writing.is_held() {
+                change.state.place = Place::Restored;
+                change.state.writing.doubt();
+            }
+        });
+    }
+
     /// The process goes away: what runs will not have a result. If the store outlives the process, others may read that.
-    pub(crate) fn leave(&self) {
-        self.change(|change| change.leave());
+    /// Whether it fails.
+    pub(crate) fn leave(&self) -> bool {
+        self.change(|change| change.leave()).unwrap_or_default()
     }
 }
 
@@ -240,7 +299,7 @@ impl Watch for CallCell {
     fn all_changed(&self) {
         self.change(|change| {
             change.state.inbox.hint();
-            change.state.records.doubt();
+            change.state.writing.doubt();
         });
     }
 }
@@ -251,8 +310,15 @@ impl Drop for CallCell {
             return;
         }
         lock(&self.shared.timed).remove(&self.number);
-        let scheduled = lock(&self.state).scheduled;
+        let (scheduled, place, epoch) = {
+            let state = lock(&self.state);
+            (state.scheduled, state.place, state.records.epoch())
+        };
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
+        if place == Place::Restored {
+            // It was held again, and the store did not answer in time for what was to follow.
+            self.shared.store.release(&self.name, epoch);
+        }
     }
 }
 
@@ -262,11 +328,16 @@ impl CallChange<'_> {
         self.perform();
     }
 
+    /// Whether the host does what requests lead to.
+    pub(super) fn has_time(&self) -> bool {
+        self.state.requesters.len() < MAX_REQUESTERS
+    }
+
     pub(super) fn ask(&mut self, from: u64, ask: &Ask) {
         let has_end = self.state.machine.stored().is_some_and(|task| task.end().is_some());
-        if self.state.place == Place::Left && !has_end {
+        if self.state.place != Place::Here && !has_end {
             // It was let go since the request found it here.
-            return self.tell(from, false);
+            return self.tell(from, Verdict::NotTaken);
         }
         match ask {
             Ask::Get => {}
@@ -287,11 +358,12 @@ impl CallChange<'_> {
         let step = match output {
             Output::Store { number, change } => return self.store(number, &change),
             Output::Changed => {
-                self.is_stored = true;
+                self.effects.is_stored = true;
                 return;
             }
-            Output::Acknowledge { from } => return self.settle(from, true),
-            Output::NotTaken { from } => return self.settle(from, false),
+            Output::Acknowledge { from } => return self.settle(from, Verdict::Taken),
+            Output::NotTaken { from } => return self.settle(from, Verdict::NotTaken),
+            Output::TooLarge { from } => return self.settle(from, Verdict::TooLarge),
             Output::Reply(reply) => CallStep::Reply(reply),
             Output::PassOn => CallStep::PassOn,
             Output::Unlink => CallStep::Unlink,
@@ -316,27 +388,31 @@ impl CallChange<'_> {
             let shared = &self.cell.shared;
             let is_stopping = lock(&shared.draining).is_some();
             let me = self.cell.me.upgrade();
-            if is_stopping || !me.is_some_and(|me| shared.take_task(&me)) {
+            if is_stopping || !me.is_some_and(|me| shared.take_task(&me, &mut self.effects.lines)) {
                 return self.input(Input::Unstored { number });
             }
             self.state.place = Place::Here;
         }
-        self.state.records.push(change, self.cell.shared.chain_key.as_ref());
+        if self.state.place != Place::Here {
+            // Nobody writes it any more.
+            return;
+        }
+        self.state.records.push(number, change, self.cell.shared.chain_key.as_ref());
     }
 
     /// A request has its outcome. Where the host has steps to do that led to it, they come first.
-    fn settle(&mut self, from: u64, is_taken: bool) {
+    fn settle(&mut self, from: u64, verdict: Verdict) {
         if self.state.queue.is_empty() {
-            self.tell(from, is_taken);
+            self.tell(from, verdict);
         } else {
-            self.state.queue.push_back(Queued::Outcome(from, is_taken));
+            self.state.queue.push_back(Queued::Outcome(from, verdict));
         }
     }
 
-    pub(super) fn tell(&mut self, from: u64, is_taken: bool) {
+    pub(super) fn tell(&mut self, from: u64, verdict: Verdict) {
         match self.state.requesters.remove(&from) {
-            Some(Requester::Mail(nonce, _)) => self.answer_mail(nonce, is_taken),
-            Some(requester) => self.outcomes.push((requester, is_taken)),
+            Some(Requester::Mail(nonce, _)) => self.answer_mail(nonce, verdict),
+            Some(requester) => self.effects.outcomes.push((requester, verdict)),
             None => {}
         }
     }
@@ -348,9 +424,8 @@ impl CallChange<'_> {
         self.look_into_inbox();
         self.write();
         self.end();
-        let CallState { machine, records, inbox, place, .. } = &*self.state;
-        let is_over = *place == Place::Left || machine.is_over();
-        let own = if is_over { machine.deadline() } else { machine.deadline().min(records.due()) };
+        let CallState { machine, writing, inbox, place, .. } = &*self.state;
+        let own = machine.deadline().min(writing.due());
         let deadline = if *place == Place::Here { own.min(inbox.due()) } else { own.min(inbox.answers_due()) };
         if deadline != self.state.scheduled {
             self.cell.shared.schedule(self.state.scheduled, deadline, self.cell.number);
@@ -363,22 +438,28 @@ impl CallChange<'_> {
         let shared = &self.cell.shared;
         let is_draining = self.state.is_draining || lock(&shared.draining).is_some();
         let (place, is_idle) = (self.state.place, self.state.machine.is_waiting());
+        let is_written = self.state.writing.is_idle() && self.state.records.are_stored();
         if self.state.machine.is_over() || is_idle || shared.check().is_err() {
             self.state.guest = None;
         } else if self.state.guest.is_none() {
             self.state.guest = Some(Guest::of(shared));
         }
+        if place == Place::Restored && is_written {
+            self.state.place = Place::Left;
+            shared.store.release(&self.cell.name, self.state.records.epoch());
+        }
         if place != Place::Here {
             return;
         }
-        let is_for_others = is_draining && is_idle && self.state.records.is_written();
+        let is_for_others = is_draining && is_idle && is_written;
         let stored = self.state.machine.stored();
         let epoch = self.state.records.epoch();
         if let Some(task) = stored.filter(|task| task.end().is_some()) {
             let retention_ms = task.retention_ms();
             self.state.place = Place::Left;
             self.cell.unwatch();
-            shared.release(&self.cell.name, epoch);
+            self.stop_writing();
+            self.release();
             shared.expire_task(self.cell, epoch, retention_ms);
         } else if self.state.machine.has_given_up() || (is_for_others && shared.store.outlives_process()) {
             self.let_go();
@@ -389,32 +470,48 @@ impl CallChange<'_> {
     pub(super) fn let_go(&mut self) {
         let (shared, epoch) = (&self.cell.shared, self.state.records.epoch());
         if shared.store.outlives_process() {
-            shared.release(&self.cell.name, epoch);
+            self.release();
         } else {
             shared.drop_session(&self.cell.name, epoch);
         }
         self.drop_task();
     }
 
+    /// Other processes may have the task. As long as the store may lose what it has of it, this one can write that again.
+    pub(super) fn release(&self) {
+        let CallState { records, machine, .. } = &*self.state;
+        let shared = &self.cell.shared;
+        let retention_ms = machine.stored().filter(|task| task.end().is_some()).map_or(u64::MAX, Task::retention_ms);
+        let (until, bytes) = (self.now.at + retention_ms, records.bytes());
+        match self.cell.me.upgrade() {
+            Some(cell) => shared.release_task(&self.cell.name, records.epoch(), LeftTask { cell, until, bytes }),
+            None => shared.release(&self.cell.name, records.epoch()),
+        }
+    }
+
     /// The task is another process's, or nobody's.
     pub(super) fn drop_task(&mut self) {
         self.state.place = Place::Left;
         self.cell.unwatch();
+        self.stop_writing();
         self.cell.shared.drop_task(self.cell);
         let waiting: Vec<u64> = self.state.requesters.keys().copied().collect();
         for from in waiting {
-            self.tell(from, false);
+            self.tell(from, Verdict::NotTaken);
         }
     }
 
-    fn leave(&mut self) {
-        if self.state.place == Place::Here {
-            if self.cell.shared.store.outlives_process() {
-                self.write_last_word();
-            }
-            self.let_go();
-        }
+    fn leave(&mut self) -> bool {
         self.state.guest = None;
+        if self.state.place != Place::Here {
+            return false;
+        }
+        let fails = self.state.machine.task().is_some_and(|task| task.owner_lost(self.now.unix_ms).is_some());
+        if self.cell.shared.store.outlives_process() {
+            self.write_last_word();
+        }
+        self.let_go();
+        fails
     }
 }
 
@@ -430,12 +527,21 @@ impl CallCell {
         self.principal.as_ref() == principal
     }
 
+    /// The task of another process, which this one gave its end.
+    pub(super) fn be_left(&self) {
+        self.change(|change| {
+            change.state.place = Place::Left;
+            change.release();
+        });
+    }
+
     /// This process goes on with the task of another one. False where it cannot.
-    pub(super) fn take_over(&self) -> bool {
-        if !self.me.upgrade().is_some_and(|me| self.shared.take_task(&me)) {
+    pub(super) fn take_over(&self, lines: &mut Vec<Line>) -> bool {
+        if !self.me.upgrade().is_some_and(|me| self.shared.take_task(&me, lines)) {
             return false;
         }
         Counters::add(&self.shared.counters.tasks_adopted, 1);
+        self.shared.is_back(&self.name);
         self.shared.store.watch(&self.name, &self.watcher());
         // The request that led here is asked next, and everything else that is to be done follows.
         lock(&self.state).place = Place::Here;

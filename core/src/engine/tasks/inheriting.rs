@@ -1,26 +1,36 @@
 //! A task whose owner is gone: this process takes the session over, so that the owner is refused from then on, in case it only
 //! stood still. Then it writes the end of the task and lets the session go; or the host serves the task from now on.
 
+use crate::engine::NoWake;
+use crate::engine::connections::Wake;
+use crate::engine::lines::log_later;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::loading::View;
-use crate::engine::tasks::mail::{end_of, not_taken};
+use crate::engine::tasks::mail::end_of;
 use crate::engine::tasks::query::{Query, QueryChange, Stage};
-use crate::engine::tasks::writing::Records;
-use crate::engine::tasks::{Record, TASK_LOG};
-use crate::store::{Answer, Append, Epoch, Hold, Operation, Outcome, RunningLog, StoreError, Ticket};
-use crate::stream::{Chain, Paced};
+use crate::engine::tasks::records::Records;
+use crate::engine::tasks::writing::Writing;
+use crate::engine::tasks::{TASK_LOG, Verdict};
+use crate::store::{Answer, Hold, Operation, Outcome, Owner, RunningLog, StoreError, Ticket};
 use crate::sync::Arc;
-use crate::task::{Change, Machine};
+use crate::task::{Change, End, Machine, Task, What};
 
 /// A task that is being taken over.
 pub(super) struct Inheritance {
     pub(super) ticket: Ticket,
-    pub(super) epoch: Epoch,
-    view: View,
+    task: Task,
+    owner: Owner,
+    records: Records,
     /// What becomes of the task. None where the host goes on with it.
     change: Option<Change>,
+}
+
+impl Inheritance {
+    pub(super) fn epoch(&self) -> crate::store::Epoch {
+        self.records.epoch()
+    }
 }
 
 impl QueryChange<'_> {
@@ -31,9 +41,11 @@ impl QueryChange<'_> {
             // Another process may go on with it.
             return self.pause();
         }
+        let View { task, events, head, chain, .. } = view;
         let epoch = owner.epoch.next(shared.salt());
+        let records = Records::loaded(epoch, events, head, chain);
         let ticket = self.query.ticket(TASK_LOG, Operation::Hold);
-        let inheritance = Inheritance { ticket: ticket.clone(), epoch, view, change };
+        let inheritance = Inheritance { ticket: ticket.clone(), task, owner, records, change };
         let hold = Hold { epoch, seen: Some(owner.epoch), record: None };
         match shared.store.hold(&self.query.name, &hold, &ticket) {
             Answer::Now(result) => self.inherited(inheritance, Outcome::Held(result)),
@@ -48,7 +60,7 @@ impl QueryChange<'_> {
             Outcome::Held(Err(StoreError::Fenced)) => self.pause(),
             _ => {
                 // In case the store has done it all the same: nobody must take this process for the owner.
-                self.query.shared.release(&self.query.name, inheritance.epoch);
+                self.query.shared.release(&self.query.name, inheritance.epoch());
                 self.pause();
             }
         }
@@ -56,25 +68,28 @@ impl QueryChange<'_> {
 
     fn has_session(&mut self, mut inheritance: Inheritance, running: &[RunningLog]) {
         let Query { shared, name, .. } = self.query;
-        let Inheritance { epoch, view, change, .. } = &inheritance;
-        let epoch = *epoch;
+        let epoch = inheritance.epoch();
         // What the owner took and did not answer is asked again by its senders.
         for RunningLog { nonce, .. } in running.iter().filter(|log| log.nonce != TASK_LOG) {
             let ticket = self.query.ticket(*nonce, Operation::Append);
-            let _ =
-                shared.store.append(self.now, &self.query.key(*nonce), epoch, &end_of(*nonce, not_taken()), &ticket);
+            let _ = shared.store.append(
+                self.now,
+                &self.query.key(*nonce),
+                epoch,
+                &end_of(*nonce, Verdict::NotTaken),
+                &ticket,
+            );
         }
-        let is_as_seen = |log: &RunningLog| log.nonce == TASK_LOG && (log.head, log.chain) == (view.head, view.chain);
+        let is_as_seen = |log: &RunningLog| log.nonce == TASK_LOG && inheritance.records.end_at(log.head, log.chain);
         if !running.iter().any(is_as_seen) {
             // The owner wrote more before it was gone.
             shared.release(name, epoch);
             return self.pause();
         }
+        let Inheritance { records, change, task, .. } = &mut inheritance;
         let Some(change) = change else { return self.adopt(inheritance) };
-        let record = Record::of(view.head + 1, change, Chain(view.chain), shared.chain_key.as_ref());
-        let paced = Some(Paced { retention_ms: Some(view.task.retention_ms()), ..Paced::default() });
-        let (first, chain_before, chain) = (view.head + 1, view.chain, record.chain);
-        let append = Append { first, chain_before, chain, events: vec![record.event], paced, ..Append::default() };
+        records.push(records.next_number(), change, shared.chain_key.as_ref());
+        let append = records.append(task.retention_ms());
         let ticket = self.query.ticket(TASK_LOG, Operation::Append);
         inheritance.ticket = ticket.clone();
         match shared.store.append(self.now, &self.query.key(TASK_LOG), epoch, &append, &ticket) {
@@ -85,35 +100,48 @@ impl QueryChange<'_> {
 
     /// The store has the end of the task.
     fn has_end(&mut self, inheritance: Inheritance) {
-        let Inheritance { epoch, view: View { mut task, owner, .. }, change, .. } = inheritance;
-        let shared = &self.query.shared;
-        shared.release(&self.query.name, epoch);
-        Counters::add(&shared.counters.tasks_lost, 1);
-        tracing::warn!(
-            target: "tailrope", session = %self.query.name, unseen_ms = owner.map_or(0, |owner| owner.unseen_ms),
-            "the process that ran a task is gone: the task has its end"
-        );
-        let is_applied = change.is_some_and(|change| task.apply(&change).is_ok());
-        if !is_applied {
+        let Inheritance { mut task, owner, mut records, change, .. } = inheritance;
+        let Query { shared, name, principal, request, .. } = self.query;
+        records.appended();
+        let epoch = records.epoch();
+        let is_failed = change.as_ref().is_some_and(|change| matches!(change.what, What::Ended(End::Failed(_), _)));
+        // A process that left in order has said so itself.
+        if is_failed && owner.unseen_ms != u64::MAX {
+            Counters::add(&shared.counters.tasks_lost, 1);
+            log_later!(@ name, self.lines, WARN, [unseen_ms = owner.unseen_ms], unseen_ms,
+                "the process that ran a task is gone: the task has failed");
+        }
+        if change.is_none_or(|change| task.apply(&change).is_err()) {
+            shared.release(name, epoch);
             return self.pause();
+        }
+        let (settings, now) = (shared.task_settings(&crate::session::Pace::default()), shared.task_now());
+        let (id, number) = (request.task.clone(), records.next_number());
+        match Machine::adopt(now, settings, id, task.clone(), number) {
+            Some(machine) => {
+                let (body, wake): (_, (Arc<dyn Wake>, u64)) = (task.call().clone(), (Arc::new(NoWake), 0));
+                let log = (records, Writing::held());
+                CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake, body, machine, log).be_left();
+            }
+            None => shared.release(name, epoch),
         }
         if self.is_get() { self.show(&task) } else { self.acknowledge() }
     }
 
     /// The host serves the task from now on.
     fn adopt(&mut self, inheritance: Inheritance) {
-        let Inheritance { epoch, view, .. } = inheritance;
+        let Inheritance { task, records, .. } = inheritance;
         let Query { shared, name, principal, request, wake, .. } = self.query;
         let (settings, now) = (shared.task_settings(&crate::session::Pace::default()), shared.task_now());
-        let body = view.task.call().clone();
-        let machine = Machine::adopt(now, settings, request.task.clone(), view.task, view.head);
+        let (body, epoch) = (task.call().clone(), records.epoch());
+        let machine = Machine::adopt(now, settings, request.task.clone(), task, records.next_number());
         let Some(machine) = machine else {
             shared.release(name, epoch);
             return self.pause();
         };
-        let records = Records::adopted(epoch, view.head, view.chain);
-        let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake.clone(), body, machine, records);
-        if !cell.take_over() {
+        let log = (records, Writing::held());
+        let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake.clone(), body, machine, log);
+        if !cell.take_over(&mut self.lines) {
             shared.release(name, epoch);
             return self.pause();
         }

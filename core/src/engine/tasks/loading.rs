@@ -1,12 +1,16 @@
 //! How a task stands, as its log tells it.
 
+use bytes::Bytes;
+
 use crate::engine::connections::conn::PAGE_BYTES;
+use crate::engine::lines::log_later;
 use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::tasks::TASK_LOG;
 use crate::engine::tasks::query::{QueryChange, Stage};
-use crate::engine::tasks::{Record, TASK_LOG};
 use crate::store::{Answer, Attach, Attached, LogPage, Operation, Owner, ReadLimit, StoreError, StoredEvent, Ticket};
 use crate::stream::Seq;
-use crate::task::{Ask, Change, End, Task};
+use crate::sync::atomic::Ordering;
+use crate::task::{Ask, Change, End, Task, unreadable};
 
 /// A log that is being read.
 pub(super) struct Loading {
@@ -19,8 +23,9 @@ pub(super) struct View {
     pub(super) task: Task,
     /// Who writes the log; none for this process.
     pub(super) owner: Option<Owner>,
+    /// Its log, which ends at this position with this running hash.
+    pub(super) events: Vec<StoredEvent>,
     pub(super) head: Seq,
-    /// The running hash there.
     pub(super) chain: u64,
 }
 
@@ -44,7 +49,7 @@ impl QueryChange<'_> {
             Ok(Attached { log: Some(log), session: Some(_), .. }) => self.read(loading, Ok(log.page)),
             Ok(Attached { is_foreign, .. }) => {
                 if is_foreign {
-                    self.query.shared.warn_foreign(&self.query.name, self.query.principal.as_ref());
+                    self.warn_foreign();
                 }
                 self.unknown();
             }
@@ -65,20 +70,35 @@ impl QueryChange<'_> {
                 Answer::Later => self.state.stage = Stage::Load(loading),
             };
         }
-        self.loaded(&loading.events, &page);
+        self.loaded(loading.events, &page);
     }
 
-    fn loaded(&mut self, events: &[StoredEvent], page: &LogPage) {
-        let changes: Option<Vec<Change>> = events.iter().map(|event| Change::decode(&Record::payload(event))).collect();
-        let task = changes.and_then(|changes| Task::fold(&changes).ok().flatten());
-        let Some(task) = task else {
-            // A store that was set back has less than its owner will write again.
-            let is_newer = events.iter().any(|event| Change::is_newer(&event.frame));
-            tracing::debug!(target: "tailrope", session = %self.query.name, is_newer, "a task cannot be read");
-            return self.pause();
+    fn loaded(&mut self, events: Vec<StoredEvent>, page: &LogPage) {
+        let decoded = |event: &StoredEvent| Change::decode(&Bytes::copy_from_slice(&event.frame));
+        let changes: Option<Vec<Change>> = events.iter().map(decoded).collect();
+        let task = match changes.map(|changes| Task::fold(&changes)) {
+            Some(Ok(Some(task))) => task,
+            // A store that was set back has less than its owner will write again, if that is there.
+            Some(Ok(None)) if self.is_orphaned(page.owner) => return self.unknown(),
+            Some(Ok(None)) => return self.pause(),
+            Some(Err(_)) | None => return self.unreadable(&events),
         };
-        let view = View { task, owner: page.owner, head: page.page.head, chain: page.chain };
+        let view = View { task, owner: page.owner, events, head: page.page.head, chain: page.chain };
         self.decide(view);
+    }
+
+    fn is_orphaned(&self, owner: Option<Owner>) -> bool {
+        owner.is_some_and(|owner| owner.unseen_ms >= self.query.shared.options.owner_lost_ms)
+    }
+
+    fn unreadable(&mut self, events: &[StoredEvent]) {
+        if !self.query.shared.warned_unreadable.swap(true, Ordering::Relaxed) {
+            let is_newer = events.iter().any(|event| Change::is_newer(&event.frame));
+            log_later!(@ self.query.name, self.lines, ERROR, [], is_newer,
+                "the records of a task cannot be read here: a later release wrote them, or they are damaged. Requests about \
+                 such tasks are refused. Logged once");
+        }
+        self.refuse(unreadable);
     }
 
     fn decide(&mut self, view: View) {
@@ -86,7 +106,6 @@ impl QueryChange<'_> {
         if task.end().is_some() {
             return match ask {
                 Ask::Get => self.show(task),
-                _ if task.is_expired(self.query.shared.clock.unix_ms()) => self.unknown(),
                 _ => self.acknowledge(),
             };
         }
@@ -94,8 +113,7 @@ impl QueryChange<'_> {
             // Where the store forgot that this process let it go.
             self.query.shared.leave_again(&self.query.name);
         }
-        let lost_ms = self.query.shared.options.owner_lost_ms;
-        let is_orphaned = view.owner.is_some_and(|owner| owner.unseen_ms >= lost_ms);
+        let is_orphaned = self.is_orphaned(view.owner);
         let lost = task.owner_lost(self.query.shared.clock.unix_ms()).filter(|_| is_orphaned);
         match ask {
             Ask::Get if lost.is_none() => {

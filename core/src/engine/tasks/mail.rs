@@ -6,6 +6,8 @@
 use bytes::Bytes;
 
 use crate::Ms;
+use crate::engine::lines::log_later;
+use crate::engine::tasks::Verdict;
 use crate::engine::tasks::cell::{CallChange, Place, Requester};
 use crate::exchange::Relayed;
 use crate::maps::OwnMap;
@@ -21,25 +23,38 @@ const ASK_AGAIN_MS: u64 = 250;
 /// How long the sender of a message has to see what became of it.
 const RETENTION_MS: u64 = 60_000;
 
-/// What the log of a message ends with.
-const TAKEN: &[u8] = b"taken";
-const NOT_TAKEN: &[u8] = b"not taken";
+impl Verdict {
+    const ALL: [Self; 3] = [Self::Taken, Self::NotTaken, Self::TooLarge];
 
-/// Whether the end of a message's log says that the message was taken.
-pub(super) fn is_taken(end: &[u8]) -> bool {
-    end == TAKEN
-}
+    /// What the log of a message ends with.
+    pub(super) fn as_end(self) -> Bytes {
+        Bytes::from_static(match self {
+            Self::Taken => b"taken",
+            Self::NotTaken => b"not taken",
+            Self::TooLarge => b"too large",
+        })
+    }
 
-/// The end of the log of a message that was not taken.
-pub(super) fn not_taken() -> Bytes {
-    Bytes::from_static(NOT_TAKEN)
+    /// What the end of a message's log says.
+    pub(super) fn of_end(end: Option<&Bytes>) -> Self {
+        Self::ALL.into_iter().find(|verdict| end == Some(&verdict.as_end())).unwrap_or(Self::NotTaken)
+    }
 }
 
 /// The end of the log of a message.
-pub(super) fn end_of(nonce: StreamNonce, end: Bytes) -> Append {
+pub(super) fn end_of(nonce: StreamNonce, verdict: Verdict) -> Append {
     let chain = Chain::start(&nonce.0).0;
     let paced = Some(Paced { retention_ms: Some(RETENTION_MS), ..Paced::default() });
-    Append { first: 1, chain_before: chain, chain, end: Some(end), paced, ..Append::default() }
+    Append { first: 1, chain_before: chain, chain, end: Some(verdict.as_end()), paced, ..Append::default() }
+}
+
+/// What became of a message, as long as the store does not have that.
+struct Noted {
+    verdict: Verdict,
+    /// What the store is asked; none in a pause.
+    asked: Option<Ticket>,
+    /// When that takes too long, or the pause is over.
+    at: Ms,
 }
 
 #[derive(Default)]
@@ -47,11 +62,11 @@ pub(super) struct Inbox {
     /// The number of the last message that was taken.
     after: u64,
     is_hinted: bool,
-    asking: Option<u64>,
-    /// When to look without a hint.
+    asking: Option<Ticket>,
+    /// When to look without a hint, or when the store takes too long.
     again: Option<Ms>,
-    /// Messages whose outcome the store does not have, and when it is asked again.
-    answers: OwnMap<StreamNonce, (bool, Ms)>,
+    /// Messages whose outcome the store does not have.
+    answers: OwnMap<StreamNonce, Noted>,
 }
 
 impl Inbox {
@@ -69,14 +84,14 @@ impl Inbox {
     }
 
     pub(super) fn answers_due(&self) -> Ms {
-        self.answers.values().map(|(_, at)| *at).min().unwrap_or(Ms::NEVER)
+        self.answers.values().map(|noted| noted.at).min().unwrap_or(Ms::NEVER)
     }
 }
 
 impl CallChange<'_> {
     pub(super) fn look_into_inbox(&mut self) {
         let is_served = self.state.place == Place::Here
-            && self.state.records.is_held()
+            && self.state.writing.is_held()
             && self.cell.shared.store.outlives_process();
         if !is_served {
             return;
@@ -86,27 +101,23 @@ impl CallChange<'_> {
             self.state.inbox.is_hinted = true;
             self.state.inbox.again = Some(self.cell.shared.next_look(self.now.at, LOOK_MS));
         }
-        while self.state.inbox.is_hinted && self.state.inbox.asking.is_none() {
+        // Messages that the host has no time for wait in the store, where there is a bound.
+        while self.state.inbox.is_hinted && self.state.inbox.asking.is_none() && self.has_time() {
             self.state.inbox.is_hinted = false;
             let ticket = self.cell.ticket(StreamNonce::NONE, Operation::Take);
-            self.state.inbox.asking = Some(ticket.number);
+            self.state.inbox.asking = Some(ticket.clone());
             let epoch = self.state.records.epoch();
             match self.cell.shared.store.take(&self.cell.name, epoch, self.state.inbox.after, &ticket) {
                 Answer::Now(result) => self.mail_taken(&ticket, result),
-                Answer::Later => {
-                    let timeout_ms = self.cell.shared.options.store_timeout_ms;
-                    let wait_ms = if timeout_ms == 0 { LOOK_MS } else { timeout_ms.min(LOOK_MS) };
-                    self.state.inbox.again = Some(self.now.at + wait_ms);
-                }
+                Answer::Later => self.state.inbox.again = Some(self.cell.shared.due_after(self.now.at)),
             }
         }
     }
 
     pub(super) fn mail_taken(&mut self, ticket: &Ticket, result: Result<Vec<Mail>, StoreError>) {
-        if self.state.inbox.asking != Some(ticket.number) {
+        if self.state.inbox.asking.take_if(|asked| asked.number == ticket.number).is_none() {
             return;
         }
-        self.state.inbox.asking = None;
         self.state.inbox.again = Some(self.cell.shared.next_look(self.now.at, LOOK_MS));
         match result {
             Ok(mail) => {
@@ -114,7 +125,7 @@ impl CallChange<'_> {
                 self.state.inbox.is_hinted |= !mail.is_empty();
                 mail.into_iter().for_each(|mail| self.take_mail(mail));
             }
-            Err(StoreError::Fenced | StoreError::Gone) => self.state.records.doubt(),
+            Err(StoreError::Fenced | StoreError::Gone) => self.state.writing.doubt(),
             Err(_) => {
                 // A store that was set back gives numbers again.
                 self.state.inbox.after = 0;
@@ -132,8 +143,8 @@ impl CallChange<'_> {
             let request = reread_request(relayed.body())?;
             Some((relayed, request))
         }) else {
-            tracing::error!(target: "tailrope", session = %self.cell.name, "a message of another process cannot be read");
-            return self.answer_mail(nonce, false);
+            log_later!(self, ERROR, [], "a message of another process cannot be read");
+            return self.answer_mail(nonce, Verdict::NotTaken);
         };
         let from = self.cell.shared.number();
         self.state.requesters.insert(from, Requester::Mail(nonce, relayed));
@@ -141,34 +152,45 @@ impl CallChange<'_> {
     }
 
     /// Notes what became of a message, for its sender.
-    pub(super) fn answer_mail(&mut self, nonce: StreamNonce, is_taken: bool) {
-        let end = if is_taken { Bytes::from_static(TAKEN) } else { not_taken() };
+    pub(super) fn answer_mail(&mut self, nonce: StreamNonce, verdict: Verdict) {
         let ticket = self.cell.ticket(nonce, Operation::Append);
         let (key, epoch) = (self.cell.key(nonce), self.state.records.epoch());
-        self.state.inbox.answers.insert(nonce, (is_taken, self.now.at + ASK_AGAIN_MS));
-        if let Answer::Now(result) =
-            self.cell.shared.store.append(self.now.at, &key, epoch, &end_of(nonce, end), &ticket)
-        {
+        let noted = Noted { verdict, asked: Some(ticket.clone()), at: self.cell.shared.due_after(self.now.at) };
+        self.state.inbox.answers.insert(nonce, noted);
+        let store = &self.cell.shared.store;
+        if let Answer::Now(result) = store.append(self.now.at, &key, epoch, &end_of(nonce, verdict), &ticket) {
             self.mail_answered(&ticket, &result);
         }
     }
 
     pub(super) fn mail_answered(&mut self, ticket: &Ticket, result: &Result<(), StoreError>) {
-        let is_unknown = matches!(result, Err(StoreError::Failed(_) | StoreError::TimedOut { .. }));
-        if !is_unknown {
+        let answers = &mut self.state.inbox.answers;
+        let is_asked = |noted: &&mut Noted| noted.asked.as_ref().is_some_and(|asked| asked.number == ticket.number);
+        let Some(noted) = answers.get_mut(&ticket.nonce).filter(is_asked) else { return };
+        if matches!(result, Err(StoreError::Failed(_) | StoreError::TimedOut { .. })) {
+            (noted.asked, noted.at) = (None, self.now.at + ASK_AGAIN_MS);
+        } else {
             // Where the log is gone, or somebody else's, its sender finds out.
-            self.state.inbox.answers.remove(&ticket.nonce);
+            answers.remove(&ticket.nonce);
         }
     }
 
     pub(super) fn mail_is_due(&mut self) {
-        if self.state.inbox.again.is_some_and(|at| at <= self.now.at) {
+        let (now, store) = (self.now.at, &self.cell.shared.store);
+        if self.state.inbox.again.is_some_and(|at| at <= now) {
+            if let Some(ticket) = self.state.inbox.asking.take() {
+                store.abandon(&self.cell.key(ticket.nonce), &ticket);
+            }
             self.state.inbox.is_hinted = true;
-            self.state.inbox.asking = None;
-            self.state.inbox.again = Some(self.cell.shared.next_look(self.now.at, LOOK_MS));
+            self.state.inbox.again = Some(self.cell.shared.next_look(now, LOOK_MS));
         }
-        let due = self.state.inbox.answers.iter().filter(|(_, (_, at))| *at <= self.now.at);
-        let due: Vec<(StreamNonce, bool)> = due.map(|(nonce, (is_taken, _))| (*nonce, *is_taken)).collect();
-        due.into_iter().for_each(|(nonce, is_taken)| self.answer_mail(nonce, is_taken));
+        let mut due = Vec::new();
+        for (nonce, noted) in self.state.inbox.answers.iter_mut().filter(|(_, noted)| noted.at <= now) {
+            if let Some(ticket) = noted.asked.take() {
+                store.abandon(&self.cell.key(*nonce), &ticket);
+            }
+            due.push((*nonce, noted.verdict));
+        }
+        due.into_iter().for_each(|(nonce, verdict)| self.answer_mail(nonce, verdict));
     }
 }

@@ -8,7 +8,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `call`, `cell` | a call that runs here, and its task |
-//! | `writing` | writes the task's changes |
+//! | `writing`, `records` | writes the task's changes |
 //! | `mail` | takes what other processes relay |
 //! | `query` | answers a request about a task, wherever its owner is: `loading`, `relaying`, `inheriting` |
 //! | `following`, `subscription` | looks at tasks for subscribers, and tells them of changes |
@@ -22,6 +22,7 @@ mod inheriting;
 mod loading;
 mod mail;
 pub(crate) mod query;
+mod records;
 mod relaying;
 pub(crate) mod subscription;
 mod writing;
@@ -30,43 +31,23 @@ pub use call::{CallOptions, CallStep, Context, TaskCall};
 pub use query::{TaskAnswer, TaskQuery};
 pub use subscription::TaskSubscription;
 
-use bytes::Bytes;
-
 use crate::protocol::StreamNonce;
-use crate::store::{SessionRecord, StoredEvent};
-use crate::stream::{Chain, ChainKey, EventKind, Seq};
-use crate::task::{Change, What};
+use crate::store::SessionRecord;
 
 /// The log of a task, in its session. The session's name cannot be guessed, so that of the log may be known.
 pub(crate) const TASK_LOG: StreamNonce = StreamNonce(*b"tailropetask");
 
+/// What became of an update or a cancellation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Taken,
+    /// Not now: it may be asked again.
+    NotTaken,
+    /// Never: it is too large.
+    TooLarge,
+}
+
 /// What a store keeps of a task besides its log.
 fn record(identity: Option<&str>) -> SessionRecord {
     SessionRecord { principal: identity.map(Into::into), ..SessionRecord::default() }
-}
-
-/// One record of a task's log.
-#[derive(Clone)]
-struct Record {
-    event: StoredEvent,
-    /// The running hash behind it.
-    chain: u64,
-}
-
-impl Record {
-    fn of(seq: Seq, change: &Change, before: Chain, key: Option<&ChainKey>) -> Self {
-        let payload = change.encode();
-        let chain = before.then(&payload, key);
-        // What a task says of itself may be trimmed. Without one of the others its log could not be read.
-        let kind = match change.what {
-            What::Message(_) => EventKind::Progress,
-            What::Ended(_) => EventKind::Terminal,
-            _ => EventKind::Question,
-        };
-        Self { event: StoredEvent { seq, kind, tag: chain.tag(), frame: payload[..].into() }, chain: chain.0 }
-    }
-
-    fn payload(event: &StoredEvent) -> Bytes {
-        Bytes::copy_from_slice(&event.frame)
-    }
 }

@@ -21,19 +21,21 @@ use bytes::Bytes;
 
 use crate::Ms;
 use crate::engine::connections::Wake;
+use crate::engine::lines::Line;
 use crate::engine::sessions::cell::Names;
 use crate::engine::shared::{Shared, Timed, lock};
+use crate::engine::tasks::Verdict;
 use crate::engine::tasks::call::TaskCall;
 use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::inheriting::Inheritance;
 use crate::engine::tasks::loading::{Loading, View};
 use crate::engine::{Engine, NoWake};
 use crate::exchange::{Principal, Relayed};
-use crate::protocol::{Refusal, StreamNonce};
+use crate::protocol::{Refusal, RequestId, StreamNonce};
 use crate::store::{Complete, Operation, Outcome, SessionId, StreamKey, Ticket, Watch, Watcher};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
-use crate::task::{Ask, Task, TaskId, TaskRequest, acknowledged, detailed, not_taken, unknown_task};
+use crate::task::{Ask, Task, TaskId, TaskRequest, acknowledged, detailed, not_taken, too_large, unknown_task};
 
 /// Pause before what did not succeed is tried again.
 const PAUSE_MS: u64 = 250;
@@ -134,6 +136,8 @@ pub(super) struct QueryChange<'a> {
     pub(super) now: Ms,
     /// The owner in this process that is to be asked.
     owner: Option<Arc<CallCell>>,
+    /// What is to be logged when the lock is released.
+    pub(super) lines: Vec<Line>,
 }
 
 impl Engine {
@@ -235,12 +239,13 @@ impl Query {
         }
         let mut state = lock(&self.state);
         let count = state.answers.len();
-        let mut change = QueryChange { query: self, now: self.shared.clock.now(), state: &mut state, owner: None };
+        let (now, lines) = (self.shared.clock.now(), Vec::new());
+        let mut change = QueryChange { query: self, now, state: &mut state, owner: None, lines };
         if !matches!(change.state.stage, Stage::Over) {
             make(&mut change);
         }
         change.schedule();
-        let owner = change.owner.take();
+        let (owner, lines) = (change.owner.take(), std::mem::take(&mut change.lines));
         let wakes = state.answers.len() > count;
         drop(state);
         if wakes {
@@ -249,6 +254,7 @@ impl Query {
         if let (Some(owner), Some(me)) = (owner, self.me.upgrade()) {
             owner.ask(&me, self.wake.1, &self.request.ask);
         }
+        lines.into_iter().for_each(|line| line());
     }
 
     /// Nobody waits for what the store was asked.
@@ -260,7 +266,7 @@ impl Query {
             }
             Stage::Inherit(inheritance) => {
                 // The store may have done it, or do it after all: nobody must take this process for the owner.
-                self.shared.release(&self.name, inheritance.epoch);
+                self.shared.release(&self.name, inheritance.epoch());
                 (super::TASK_LOG, &inheritance.ticket)
             }
             Stage::Start | Stage::Pause(_) | Stage::Owner | Stage::Posted(..) | Stage::Over => return,
@@ -269,14 +275,8 @@ impl Query {
     }
 
     /// The owner in this process has decided.
-    pub(super) fn told(&self, is_taken: bool) {
-        self.change(|change| {
-            if is_taken {
-                change.acknowledge();
-            } else {
-                change.pause();
-            }
-        });
+    pub(super) fn told(&self, verdict: Verdict) {
+        self.change(|change| change.told(verdict));
     }
 
     pub(crate) fn tick(&self, at: Ms) {
@@ -333,11 +333,17 @@ impl Drop for Query {
 impl QueryChange<'_> {
     pub(super) fn start(&mut self) {
         let shared = &self.query.shared;
-        // An owner that others may take for gone does not speak for its task.
-        let owner = shared.owned_task(&self.query.name).filter(|_| !shared.store.is_cut_off());
-        let Some(owner) = owner else { return self.load() };
+        let Some(owner) = shared.owned_task(&self.query.name) else { return self.load() };
+        if shared.store.is_cut_off() {
+            // Others may have taken it for gone. Before it speaks for its task again, it has to know.
+            owner.doubt();
+            return self.load();
+        }
+        if !owner.is_sure() {
+            return self.pause();
+        }
         if !owner.belongs_to(self.query.principal.as_ref()) {
-            shared.warn_foreign(&self.query.name, self.query.principal.as_ref());
+            self.warn_foreign();
             return self.unknown();
         }
         match (&self.query.request.ask, owner.shown()) {
@@ -350,11 +356,17 @@ impl QueryChange<'_> {
         }
     }
 
+    pub(super) fn warn_foreign(&mut self) {
+        let Query { shared, name, principal, .. } = self.query;
+        let (shared, name, principal) = (Arc::clone(shared), Arc::clone(name), principal.clone());
+        self.lines.push(Box::new(move || shared.warn_foreign(&name, principal.as_ref())));
+    }
+
     /// Tries everything again after a pause.
     pub(super) fn pause(&mut self) {
         if self.query.shared.check().is_err() {
             // No time passes for an engine that was closed.
-            return self.give_up();
+            return self.refuse(not_taken);
         }
         let pause_ms = if self.query.is_follower() { FOLLOW_MS } else { PAUSE_MS };
         self.state.stage = Stage::Pause(self.now + pause_ms);
@@ -367,9 +379,6 @@ impl QueryChange<'_> {
     /// The answer to `tasks/get`.
     pub(super) fn show(&mut self, task: &Task) {
         let unix_ms = self.query.shared.clock.unix_ms();
-        if task.is_expired(unix_ms) {
-            return self.unknown();
-        }
         if self.query.is_follower() {
             return if task.end().is_some() { self.over() } else { self.pause() };
         }
@@ -387,13 +396,22 @@ impl QueryChange<'_> {
 
     pub(super) fn unknown(&mut self) {
         self.state.shown = Some(None);
-        self.answer(TaskAnswer::Refused(unknown_task(&self.query.request.request)));
+        self.refuse(unknown_task);
     }
 
-    fn give_up(&mut self) {
+    pub(super) fn refuse(&mut self, refusal: fn(&RequestId) -> Refusal) {
         match self.query.is_follower() {
             true => self.over(),
-            false => self.answer(TaskAnswer::Refused(not_taken(&self.query.request.request))),
+            false => self.answer(TaskAnswer::Refused(refusal(&self.query.request.request))),
+        }
+    }
+
+    /// The owner has decided.
+    pub(super) fn told(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Taken => self.acknowledge(),
+            Verdict::NotTaken => self.pause(),
+            Verdict::TooLarge => self.refuse(too_large),
         }
     }
 
@@ -459,7 +477,7 @@ impl QueryChange<'_> {
         }
         if self.state.due <= self.now {
             self.query.call_off(&self.state.stage);
-            return self.give_up();
+            return self.refuse(not_taken);
         }
         match self.state.stage {
             Stage::Pause(at) if at <= self.now => self.start(),

@@ -4,11 +4,12 @@
 //! take is withdrawn, and then everything is tried again: the owner may be gone by then.
 
 use crate::Ms;
-use crate::engine::tasks::mail::is_taken;
+use crate::engine::tasks::Verdict;
 use crate::engine::tasks::query::{QueryChange, Stage};
 use crate::protocol::{RequestId, StreamNonce};
 use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, ReadLimit, StoreError};
 use crate::stream::Chain;
+use crate::sync::Arc;
 
 /// Pause between two looks at the log of a message, for hints that were lost.
 const LOOK_MS: u64 = 250;
@@ -16,7 +17,8 @@ const LOOK_MS: u64 = 250;
 impl QueryChange<'_> {
     pub(super) fn post(&mut self) {
         let Some(relayed) = self.query.relayed.clone() else { return self.pause() };
-        self.query.shared.warn_dropped(&relayed);
+        let (shared, dropped) = (Arc::clone(&self.query.shared), relayed.clone());
+        self.lines.push(Box::new(move || shared.warn_dropped(&dropped)));
         let identity = self.query.identity();
         let nonce = self.query.shared.nonce();
         let body = relayed.from_principal(identity.as_deref()).encode();
@@ -39,8 +41,11 @@ impl QueryChange<'_> {
 
     pub(super) fn posted(&mut self, nonce: StreamNonce, result: Result<Attached, StoreError>) {
         let until = self.now + self.query.shared.options.owner_lost_ms;
+        let is_larger = |max| self.query.relayed.as_ref().is_some_and(|relayed| relayed.body().len() > max);
         match result {
             Ok(Attached { log: Some(log), .. }) => self.look(nonce, until, &log.page),
+            Err(StoreError::TooLarge { .. }) => self.told(Verdict::TooLarge),
+            Err(StoreError::Full { max }) if is_larger(max) => self.told(Verdict::TooLarge),
             // The store may have the message all the same: what it does, it does once.
             Ok(_) | Err(_) => self.pause(),
         }
@@ -66,7 +71,7 @@ impl QueryChange<'_> {
 
     fn look(&mut self, nonce: StreamNonce, until: Ms, page: &LogPage) {
         if page.is_finished {
-            return if page.tail.as_deref().is_some_and(is_taken) { self.acknowledge() } else { self.pause() };
+            return self.told(Verdict::of_end(page.tail.as_ref()));
         }
         let lost_ms = self.query.shared.options.owner_lost_ms;
         let is_orphaned = page.owner.is_none_or(|owner| owner.unseen_ms >= lost_ms);
@@ -85,7 +90,7 @@ impl QueryChange<'_> {
     pub(super) fn withdraw(&mut self, nonce: StreamNonce) {
         let ticket = self.query.ticket(nonce, Operation::Withdraw);
         self.state.stage = Stage::Withdraw(nonce, ticket.clone());
-        let (key, end) = (self.query.key(nonce), super::mail::not_taken());
+        let (key, end) = (self.query.key(nonce), Verdict::NotTaken.as_end());
         if let Answer::Now(result) = self.query.shared.store.withdraw(self.now, &key, &end, &ticket) {
             self.withdrawn(nonce, result);
         }

@@ -11,14 +11,13 @@
 //! process has it, and what the log misses is appended once more.
 
 use crate::Ms;
-use crate::engine::shared::Shared;
+use crate::engine::lines::log_later;
 use crate::engine::stats::Counters;
-use crate::engine::tasks::cell::{CallChange, Place};
-use crate::engine::tasks::{Record, TASK_LOG, record};
-use crate::store::{Answer, Append, Epoch, Hold, Operation, Outcome, ReadLimit, RunningLog, StoreError, Ticket};
-use crate::stream::{Chain, ChainKey, Paced, Seq};
-use crate::sync::Arc;
-use crate::task::{Change, Input};
+use crate::engine::tasks::cell::{CallChange, CallState, Place};
+use crate::engine::tasks::{TASK_LOG, record};
+use crate::store::{Answer, Hold, Operation, Outcome, ReadLimit, RunningLog, StoreError, Ticket};
+use crate::stream::{Chain, Seq};
+use crate::task::Input;
 
 /// Pauses before a store that has no answer is asked again, in milliseconds.
 const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
@@ -28,7 +27,7 @@ const PAUSES_MS: [u64; 6] = [20, 50, 100, 200, 500, 1_000];
 enum Step {
     /// To create the session.
     Hold,
-    /// To append the records up to [`Records::asked`].
+    /// To append the records that it does not have.
     Append,
     /// Whether the session is still this process's, after something was lost.
     HoldAgain,
@@ -44,19 +43,9 @@ enum Work {
     Pausing(Step, Ms),
 }
 
-/// The log of a task, as its owner knows it.
-pub(crate) struct Records {
-    epoch: Epoch,
-    /// Where the log stood when this process took the task over; at its start for a new task.
-    base: (Seq, u64),
-    /// The records behind that, in order.
-    list: Vec<Record>,
-    /// How many the store has.
-    stored: usize,
-    /// How many it has when it does what it is asked.
-    asked: usize,
-    /// Of how many the machine knows that the store has them.
-    told: usize,
+/// What the store is asked about a task's log.
+#[derive(Default)]
+pub(super) struct Writing {
     is_held: bool,
     /// The store may have been set back.
     is_doubted: bool,
@@ -66,41 +55,24 @@ pub(crate) struct Records {
     pauses: usize,
 }
 
-impl Records {
-    /// Of a task that is new.
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        let epoch = Epoch { number: 1, salt: shared.salt() };
-        Self { is_held: false, ..Self::adopted(epoch, 0, Chain::start(&TASK_LOG.0).0) }
+impl Writing {
+    /// Of a task that this process takes over.
+    pub(super) fn held() -> Self {
+        Self { is_held: true, ..Self::default() }
     }
 
-    /// Of a task that this process has taken over, where its log stood.
-    pub(super) fn adopted(epoch: Epoch, head: Seq, chain: u64) -> Self {
-        Self {
-            epoch,
-            base: (head, chain),
-            list: Vec::new(),
-            stored: 0,
-            asked: 0,
-            told: 0,
-            is_held: true,
-            is_doubted: false,
-            work: Work::Idle,
-            since: Ms(0),
-            pauses: 0,
-        }
-    }
-
-    pub(super) fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    /// Whether the store has everything.
-    pub(super) fn is_written(&self) -> bool {
-        self.stored == self.list.len() && matches!(self.work, Work::Idle)
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.work, Work::Idle) && !self.is_doubted
     }
 
     pub(super) fn is_held(&self) -> bool {
         self.is_held
+    }
+
+    /// Whether the store has not to say first whether the task is still this process's, and how it stands.
+    pub(super) fn is_sure(&self) -> bool {
+        let (Work::Asking(step, ..) | Work::Pausing(step, _)) = self.work else { return !self.is_doubted };
+        !self.is_doubted && !matches!(step, Step::HoldAgain | Step::Look)
     }
 
     pub(super) fn doubt(&mut self) {
@@ -113,58 +85,23 @@ impl Records {
             Work::Asking(_, _, at) | Work::Pausing(_, at) => at,
         }
     }
-
-    fn chain_at(&self, count: usize) -> u64 {
-        count.checked_sub(1).map_or(self.base.1, |last| self.list[last].chain)
-    }
-
-    /// The position behind so many records.
-    fn seq_at(&self, count: usize) -> Seq {
-        self.base.0 + count as Seq
-    }
-
-    /// Whether the store has nothing of the task.
-    fn is_new(&self) -> bool {
-        self.base.0 == 0 && self.told == 0
-    }
-
-    pub(super) fn push(&mut self, change: &Change, key: Option<&ChainKey>) {
-        let before = Chain(self.chain_at(self.list.len()));
-        let seq = self.seq_at(self.list.len()) + 1;
-        self.list.push(Record::of(seq, change, before, key));
-    }
-
-    /// What is written next; the retention counts if it has the task's end.
-    fn append(&self, retention_ms: u64) -> Append {
-        let records = &self.list[self.stored..self.asked];
-        let has_end = records.iter().any(|record| record.event.kind == crate::stream::EventKind::Terminal);
-        Append {
-            first: self.seq_at(self.stored) + 1,
-            events: records.iter().map(|record| record.event.clone()).collect(),
-            chain_before: self.chain_at(self.stored),
-            chain: self.chain_at(self.asked),
-            paced: has_end.then(|| Paced { retention_ms: Some(retention_ms), ..Paced::default() }),
-            ..Append::default()
-        }
-    }
 }
 
 impl CallChange<'_> {
     /// Asks the store for what is to be written next, if it is asked for nothing.
     pub(super) fn write(&mut self) {
-        while self.state.place == Place::Here && matches!(self.state.records.work, Work::Idle) {
-            let records = &mut self.state.records;
-            let step = if !records.is_held {
+        while self.state.place.writes() && matches!(self.state.writing.work, Work::Idle) {
+            let CallState { writing, records, .. } = &mut *self.state;
+            let step = if !writing.is_held {
                 Step::Hold
-            } else if std::mem::take(&mut records.is_doubted) && self.cell.shared.store.outlives_process() {
+            } else if std::mem::take(&mut writing.is_doubted) && self.cell.shared.store.outlives_process() {
                 Step::HoldAgain
-            } else if records.stored < records.list.len() {
-                records.asked = records.list.len();
-                Step::Append
-            } else {
+            } else if records.are_stored() {
                 return;
+            } else {
+                Step::Append
             };
-            (records.since, records.pauses) = (self.now.at, 0);
+            (writing.since, writing.pauses) = (self.now.at, 0);
             self.try_step(step);
         }
     }
@@ -178,11 +115,10 @@ impl CallChange<'_> {
         };
         let ticket = cell.ticket(TASK_LOG, operation);
         let due = cell.shared.due_after(self.now.at);
-        let records = &mut self.state.records;
-        let epoch = records.epoch;
+        let epoch = self.state.records.epoch();
         let record = Some(record(cell.identity()));
         let store = &cell.shared.store;
-        records.work = Work::Asking(step, ticket.clone(), due);
+        self.state.writing.work = Work::Asking(step, ticket.clone(), due);
         let outcome = match step {
             Step::Hold => held(store.hold(&cell.name, &Hold { epoch, seen: None, record }, &ticket)),
             Step::HoldAgain => held(store.hold(&cell.name, &Hold { epoch, seen: Some(epoch), record }, &ticket)),
@@ -205,7 +141,7 @@ impl CallChange<'_> {
     }
 
     pub(super) fn write_answered(&mut self, ticket: &Ticket, outcome: Outcome) {
-        match &self.state.records.work {
+        match &self.state.writing.work {
             Work::Asking(step, asked, _) if asked.number == ticket.number => {
                 let step = *step;
                 self.answered(step, outcome);
@@ -216,10 +152,10 @@ impl CallChange<'_> {
     }
 
     pub(super) fn write_is_due(&mut self) {
-        if self.state.records.due() > self.now.at {
+        if self.state.writing.due() > self.now.at {
             return;
         }
-        match std::mem::take(&mut self.state.records.work) {
+        match std::mem::take(&mut self.state.writing.work) {
             Work::Asking(step, ticket, _) => {
                 self.cell.shared.store.abandon(&self.cell.key(TASK_LOG), &ticket);
                 self.pause(step);
@@ -229,26 +165,31 @@ impl CallChange<'_> {
         }
     }
 
+    /// The task is not written any more.
+    pub(super) fn stop_writing(&mut self) {
+        if let Work::Asking(_, ticket, _) = std::mem::take(&mut self.state.writing.work) {
+            self.cell.shared.store.abandon(&self.cell.key(TASK_LOG), &ticket);
+        }
+    }
+
     /// The store has no answer: it is asked again. A call whose task it does not take in time stays a call.
     fn pause(&mut self, step: Step) {
         let wait_ms = self.cell.shared.options.pacing.store_wait_ms;
-        let records = &mut self.state.records;
-        if records.is_new() && self.now.at.since(records.since) >= wait_ms {
+        if self.state.records.is_new() && self.now.at.since(self.state.writing.since) >= wait_ms {
             return self.not_created();
         }
-        let pause_ms = PAUSES_MS[records.pauses.min(PAUSES_MS.len() - 1)];
-        if records.pauses == PAUSES_MS.len() {
-            tracing::warn!(
-                target: "tailrope", session = %self.cell.name,
-                "the event store does not take how a task goes on; it is asked again"
-            );
+        let writing = &mut self.state.writing;
+        let pause_ms = PAUSES_MS[writing.pauses.min(PAUSES_MS.len() - 1)];
+        if writing.pauses == PAUSES_MS.len() {
+            log_later!(self, WARN, [], "the event store does not take how a task goes on; it is asked again");
         }
-        records.pauses += 1;
-        records.work = Work::Pausing(step, self.now.at + pause_ms);
+        let writing = &mut self.state.writing;
+        writing.pauses += 1;
+        writing.work = Work::Pausing(step, self.now.at + pause_ms);
     }
 
     fn answered(&mut self, step: Step, outcome: Outcome) {
-        self.state.records.work = Work::Idle;
+        self.state.writing.work = Work::Idle;
         let error = match (step, outcome) {
             (Step::Hold, Outcome::Held(Ok(_))) => return self.is_held(),
             (Step::HoldAgain, Outcome::Held(Ok(_))) => return self.try_step(Step::Look),
@@ -266,84 +207,76 @@ impl CallChange<'_> {
             // There will be room again, and a task has to be able to end.
             (Step::Append, StoreError::Full { .. }) if !self.state.records.is_new() => self.pause(step),
             // The store does not even have the session.
-            (Step::HoldAgain, StoreError::Gone) if self.state.records.base.0 == 0 => {
-                self.state.records.is_held = false;
-                self.state.records.stored = 0;
+            (Step::HoldAgain, StoreError::Gone) => {
+                self.state.writing.is_held = false;
+                self.state.records.lost();
             }
             (Step::Append, StoreError::Fenced | StoreError::Gone | StoreError::RolledBack | StoreError::OutOfOrder)
                 if lasts && !self.state.records.is_new() =>
             {
-                self.state.records.is_doubted = true;
+                self.state.writing.is_doubted = true;
             }
-            (Step::Hold | Step::HoldAgain, StoreError::Fenced) | (Step::HoldAgain, StoreError::Gone) => self.lose(),
-            (step, error) => self.refused(step, &error),
+            (Step::Hold | Step::HoldAgain, StoreError::Fenced) => self.lose(),
+            // A session that had several owners does not come back.
+            (Step::Hold, StoreError::Gone) if !self.state.records.is_new() => self.lose(),
+            (step, error) => self.refused(step, error),
         }
     }
 
     fn is_held(&mut self) {
-        self.state.records.is_held = true;
-        if self.cell.shared.store.outlives_process() {
+        self.state.writing.is_held = true;
+        if self.cell.shared.store.outlives_process() && self.state.place == Place::Here {
             self.cell.shared.store.watch(&self.cell.name, &self.cell.watcher());
         }
     }
 
     fn appended(&mut self) {
+        let counters = &self.cell.shared.counters;
         let records = &mut self.state.records;
-        Counters::add(&self.cell.shared.counters.events_stored, (records.asked - records.stored) as u64);
         if records.is_new() {
-            Counters::add(&self.cell.shared.counters.tasks_created, 1);
+            Counters::add(&counters.tasks_created, 1);
         }
-        records.stored = records.asked;
+        Counters::add(&counters.events_stored, records.appended());
         self.tell_stored();
     }
 
     fn tell_stored(&mut self) {
-        let records = &mut self.state.records;
-        if records.told < records.stored {
-            records.told = records.stored;
-            let number = records.seq_at(records.told) - 1;
+        if let Some(number) = self.state.records.newly_stored() {
             self.input(Input::Stored { number });
         }
     }
 
     /// The store has this much of the log, after it may have been set back.
     fn restore(&mut self, head: Seq, chain: u64) {
-        let records = &mut self.state.records;
-        let count = head.checked_sub(records.base.0).and_then(|count| usize::try_from(count).ok());
-        if let Some(count) = count.filter(|count| *count <= records.list.len() && records.chain_at(*count) == chain) {
-            records.stored = count;
+        if self.state.records.restore(head, chain, self.cell.shared.chain_key.as_ref()) {
             return self.tell_stored();
         }
-        tracing::error!(
-            target: "tailrope", session = %self.cell.name,
-            "the event store has another history of a task than its owner: the task is lost"
-        );
+        log_later!(self, ERROR, [], "the event store has another history of a task than its owner: the task is lost");
         // Others do with it what the store has of it.
         self.cell.shared.release(&self.cell.name, self.state.records.epoch());
         self.lose();
     }
 
     /// The store does not take what comes next, and never will.
-    fn refused(&mut self, step: Step, error: &StoreError) {
-        tracing::error!(target: "tailrope", session = %self.cell.name, %error, ?step, "a change of a task is not stored");
+    fn refused(&mut self, step: Step, error: StoreError) {
+        log_later!(self, ERROR, [], %error, ?step, "a change of a task is not stored");
         let records = &mut self.state.records;
         if records.is_new() {
             return self.not_created();
         }
-        if records.stored < records.told {
+        if records.is_behind() {
             // The store was set back, and does not take again what it had.
-            self.cell.shared.release(&self.cell.name, records.epoch);
+            self.cell.shared.release(&self.cell.name, records.epoch());
             return self.lose();
         }
-        records.list.truncate(records.stored);
-        records.asked = records.list.len();
-        let number = records.seq_at(records.asked);
+        records.retract();
+        let number = records.next_number();
         self.input(Input::Unstored { number });
     }
 
     /// The call does not become a task.
     fn not_created(&mut self) {
-        let epoch = self.state.records.epoch;
+        let epoch = self.state.records.epoch();
         self.drop_task();
         // In case the store does what it was asked after all: nobody knows of the task.
         self.cell.shared.store.drop_session(&self.cell.name, epoch);
@@ -352,6 +285,11 @@ impl CallChange<'_> {
 
     /// Another process has the task.
     fn lose(&mut self) {
+        if self.state.place == Place::Restored {
+            // This process let it go before.
+            self.state.place = Place::Left;
+            return;
+        }
         Counters::add(&self.cell.shared.counters.sessions_taken_over, 1);
         self.input(Input::Fenced);
         self.drop_task();
@@ -360,22 +298,16 @@ impl CallChange<'_> {
     /// What others read of a task whose process ends with it.
     pub(super) fn write_last_word(&mut self) {
         let Some(last) = self.state.machine.task().and_then(|task| task.owner_lost(self.now.unix_ms)) else { return };
-        if !self.state.records.is_held {
+        if !self.state.writing.is_held {
             return;
         }
-        let records = &mut self.state.records;
-        records.push(&last, self.cell.shared.chain_key.as_ref());
-        records.asked = records.list.len();
-        let append = records.append(self.state.machine.retention_ms());
+        let number = self.state.records.next_number();
+        self.state.records.push(number, &last, self.cell.shared.chain_key.as_ref());
+        let append = self.state.records.append(self.state.machine.retention_ms());
         let ticket = self.cell.ticket(TASK_LOG, Operation::Append);
+        let (key, epoch) = (self.cell.key(TASK_LOG), self.state.records.epoch());
         // Nobody waits: a process that finds no end writes the same.
-        let _ = self.cell.shared.store.append(
-            self.now.at,
-            &self.cell.key(TASK_LOG),
-            self.state.records.epoch,
-            &append,
-            &ticket,
-        );
+        let _ = self.cell.shared.store.append(self.now.at, &key, epoch, &append, &ticket);
     }
 }
 

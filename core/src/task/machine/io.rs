@@ -160,4 +160,9 @@ pub enum Output {
         /// The host's number of the request.
         from: u64,
     },
+    /// The update is larger than what is kept of a task, and is never done: [`too_large`](crate::task::too_large).
+    TooLarge {
+        /// The host's number of the request.
+        from: u64,
+    },
 }

@@ -274,8 +274,8 @@ impl Machine {
     fn decide(&mut self, now: Now, questions: Vec<(u64, Bytes)>, last: Option<Last>, out: &mut Vec<Output>) {
         let Settings { limit_ms, retention_ms, .. } = self.settings;
         let what = What::Created { limit_ms, retention_ms, call: self.call.body.clone() };
-        let is_large = what.payload_bytes() > self.settings.max_record_bytes;
         let created = Change { at: now.unix_ms, what };
+        let is_large = created.encode().len() > self.settings.max_record_bytes;
         self.phase = Phase::Storing(Storing { created: created.clone(), is_client_gone: false, questions, last });
         if is_large {
             self.stay_plain(now, out);

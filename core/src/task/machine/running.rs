@@ -98,7 +98,8 @@ impl Running {
         if self.task.end().is_some() {
             return Ms::NEVER;
         }
-        let message_at = if self.message.is_some() { self.message_at } else { Ms::NEVER };
+        let is_next = self.message.is_some() && self.pending.is_empty();
+        let message_at = if is_next { self.message_at } else { Ms::NEVER };
         message_at.min(self.round_at).min(self.limit_at)
     }
 
@@ -111,20 +112,23 @@ impl Running {
             self.round_at = Ms::NEVER;
             self.then(Then::Start(None), now, runs, out);
         }
-        if self.message_at <= now.at {
-            let message = self.message.take();
-            self.note(now, message, out);
-        }
+        self.say(now, out);
     }
 
-    /// The call has said something of its progress.
+    /// What the task has still to say of itself.
+    fn say(&mut self, now: Now, out: &mut Vec<Output>) {
+        let message = self.message.take();
+        self.note(now, message, out);
+    }
+
+    /// The call has said something of its progress. As long as the store has not taken what came before, only the last counts.
     pub(super) fn note(&mut self, now: Now, message: Option<Box<str>>, out: &mut Vec<Output>) {
         let Some(message) = message.filter(|_| self.task.end().is_none()) else { return };
         self.message = None;
         if self.task.message() == Some(&*message) {
             return;
         }
-        if now.at < self.message_at {
+        if now.at < self.message_at || !self.pending.is_empty() {
             self.message = Some(message);
         } else if self.change(now, What::Message(message), out) {
             self.message_at = now.at + MESSAGE_EVERY_MS;
@@ -183,7 +187,8 @@ impl Running {
         let (mut taken, mut then) = (Vec::new(), Vec::new());
         let mut is_of_round = false;
         for Response { key, value } in responses {
-            let value = match self.task.source(key) {
+            let is_twice = taken.iter().any(|taken: &Response| taken.key == *key);
+            let value = match self.task.source(key).filter(|_| !is_twice) {
                 None => continue,
                 Some(Source::Round(_)) => {
                     is_of_round = true;
@@ -198,7 +203,7 @@ impl Running {
         }
         if !taken.is_empty() {
             if !self.change(now, What::Answered(taken), out) {
-                return out.push(Output::NotTaken { from });
+                return out.push(Output::TooLarge { from });
             }
             if is_of_round && self.task.status() == Status::Working {
                 then.push(Then::Start(Some(from)));
@@ -227,6 +232,7 @@ impl Running {
         if is_changed {
             out.push(Output::Changed);
         }
+        self.say(now, out);
     }
 
     /// The store takes neither this change nor one after it: the task goes back to what is stored, and fails. If the store does not
@@ -234,7 +240,7 @@ impl Running {
     pub(super) fn unstored(&mut self, now: Now, number: u64, runs: &mut Runs, out: &mut Vec<Output>) -> bool {
         self.stored_up_to(now, number.saturating_sub(1), runs, out);
         let Some(Pending { change, .. }) = self.pending.front().filter(|_| self.first == number) else { return false };
-        let is_last_word = matches!(&change.what, What::Ended(end) if *end == unstored_end());
+        let is_last_word = matches!(&change.what, What::Ended(end, _) if *end == unstored_end());
         self.fenced(out);
         runs.cancel(now.at, out);
         if !is_last_word {
@@ -257,20 +263,20 @@ impl Running {
     }
 
     fn end(&mut self, now: Now, end: End, out: &mut Vec<Output>) {
-        if self.change(now, What::Ended(end), out) {
+        if self.change(now, What::Ended(end, self.task.born()), out) {
             (self.message, self.round_at) = (None, Ms::NEVER);
         }
     }
 
     /// Changes the task and has that stored. Whether that changes anything.
     fn change(&mut self, now: Now, what: What, out: &mut Vec<Output>) -> bool {
-        if what.payload_bytes() > self.max_record_bytes {
-            if matches!(what, What::Ended(_) | What::Round { .. }) {
+        let change = self.task.next(now.unix_ms, what);
+        if change.encode().len() > self.max_record_bytes {
+            if matches!(change.what, What::Ended(..) | What::Round { .. }) {
                 self.end(now, failure("The server's answer is larger than what is kept of a task", None), out);
             }
             return false;
         }
-        let change = self.task.next(now.unix_ms, what);
         if self.task.apply(&change).is_err() {
             return false;
         }
