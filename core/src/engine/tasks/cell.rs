@@ -78,6 +78,10 @@ impl CallState {
         let is_left = self.place == Place::Left && !self.machine.has_runs();
         self.queue.is_empty() && self.inbox.is_answered() && (is_left || self.machine.is_over())
     }
+
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.guest.is_some()
+    }
 }
 
 /// A change under way.

@@ -357,14 +357,20 @@ impl CallChange<'_> {
         self.drop_task();
     }
 
-    /// What others read of a task whose process ends with it.
+    /// What others read of a task whose process leaves it: what became of it and is not written yet, or that it is lost.
     pub(super) fn write_last_word(&mut self) {
-        let Some(last) = self.state.machine.task().and_then(|task| task.owner_lost(self.now.unix_ms)) else { return };
-        if !self.state.records.is_held {
+        let Some(task) = self.state.machine.task() else { return };
+        let lost = task.owner_lost(self.now.unix_ms);
+        let records = &mut self.state.records;
+        if !records.is_held {
             return;
         }
-        let records = &mut self.state.records;
-        records.push(&last, self.cell.shared.chain_key.as_ref());
+        if let Some(lost) = lost {
+            records.push(&lost, self.cell.shared.chain_key.as_ref());
+        }
+        if records.stored == records.list.len() {
+            return;
+        }
         records.asked = records.list.len();
         let append = records.append(self.state.machine.retention_ms());
         let ticket = self.cell.ticket(TASK_LOG, Operation::Append);
