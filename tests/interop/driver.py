@@ -52,6 +52,7 @@ CLIENTS = (*PYTHON, *TYPESCRIPT, *RUST)
 # Those that follow tasks: what their drivers are told to be.
 TASKS = {
     "ext-tasks": ("node", "tasks.mjs"),
+    "plain": (SERVERS["mcp2"].python, "tasks.py", "plain"),
     "claim": (SERVERS["mcp2"].python, "tasks.py", "claim"),
     "fastmcp-tasks": (str(ROOT / ".venv" / "fastmcp-tasks" / "bin" / "python"), "tasks.py", "fastmcp"),
     "inspector": (

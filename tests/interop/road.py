@@ -2,8 +2,8 @@
 
 Each request goes to the server that is chosen, on a connection of its own; the client's connection is kept open behind
 the answer. One that is older than `life_s` is closed behind the next answer after which clients pause, as proxies close
-what is idle. With `breaks_every`, each request of that number is sent to the server, and its client gets a reset in
-place of the answer.
+what is idle. With `breaks_every`, each request about a task of that number is sent to the server, and its client gets a
+reset in place of the answer.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class Road:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _breaks(self) -> bool:
+        is_about_task = self.methods()[-1].startswith("tasks/")
+        count = sum(method.startswith("tasks/") for method in self.methods())
+        return is_about_task and self._breaks_every > 0 and count % self._breaks_every == 0
+
     def methods(self) -> list[str]:
         return [str(message.get("method")) for message in self.messages]
 
@@ -73,8 +78,7 @@ class Road:
         self, head: bytes, body: bytes, following: asyncio.Task[bytes], writer: asyncio.StreamWriter
     ) -> bytes:
         """One request, and the end of its answer."""
-        if body:
-            self.messages.append(json.loads(body))
+        self.messages.append(json.loads(body or b"{}"))
 
         async def chosen(_: str) -> int:
             return self._choose()
@@ -83,7 +87,7 @@ class Road:
         own = b"host: 127.0.0.1:%d" % port
         lines = [own if line.lower().startswith(b"host:") else line for line in lines_of(head)]
         upstream.write(closing(lines) + body)
-        if self._breaks_every and len(self.messages) % self._breaks_every == 0:
+        if self._breaks():
             # The server is to have done what it was asked.
             await answers.read(1)
             upstream.close()

@@ -12,6 +12,8 @@ import os
 import random
 import tempfile
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,18 +31,27 @@ MODERN = "2026-07-28"
 SILENT = "inspector"
 # These do not show what a task says of itself.
 MUTE = (SILENT, "fastmcp-tasks")
-CLIENTS = (*TASKS, RUST_TASKS)
+# The SDK's client as it comes knows no tasks.
+PLAIN = "plain"
+CLIENTS = (*(client for client in TASKS if client != PLAIN), RUST_TASKS)
+LINED = tuple(f"{client}+line" for client in (PLAIN, "claim", "ext-tasks"))
 SERVERS = ("mcp2", "fastmcp4", "handler-v2")
 STORES = {"sqlite": 2, "redis": 3}
 # In every run; the others carry the mark `full`.
 QUICK = {("ext-tasks", "mcp2", "sqlite"), ("claim", "handler-v2", "sqlite")}
+QUICK_LINED = ("plain+line", "ext-tasks+line")
 # A step of the call: it has three, with a question behind each but the last.
 STEP_MS, FULL_STEP_MS = 1_000, 10_000
 TASK_AFTER_MS = 300
 LIFE_S, FULL_LIFE_S = 0.5, 2.0
 DRAIN_MS = 120_000
 WAIT_S = 120.0
-HOW = {"drain_within_ms": DRAIN_MS, "task_after_ms": TASK_AFTER_MS, "owner_lost_ms": 30_000}
+HOW: dict[str, Any] = {
+    "drain_within_ms": DRAIN_MS,
+    "task_after_ms": TASK_AFTER_MS,
+    "owner_lost_ms": 30_000,
+    "prefer_resumable": False,
+}
 
 
 @dataclass(frozen=True)
@@ -130,27 +141,52 @@ def check(call: Call, rounds: int = 0, asks: int = 0) -> None:
     assert (len(call.told("end")), call.told("cancelled")) == (1, []), call.story()
 
 
+@asynccontextmanager
+async def called(
+    hosts: Hosts, client: str, server: str, store: str, length: Length, times: dict[str, int], breaks_every: int = 0
+) -> AsyncIterator[Call]:
+    """A call that was begun. It asks so often, and takes the same time where it asks nobody."""
+    with tempfile.TemporaryDirectory() as folder:
+        setting = Setting(server, store, "1", SHORT, Path(folder))
+        dice = random.Random(f"{client} {server} {store}")
+        how = {**HOW, **({"prefer_resumable": False} if client.startswith(PLAIN) else {})}
+        plan = {"ms": length.step_ms * (1 if times else 3), "says": 5, **times}
+        async with (
+            fleet(setting, STORES[store], **how) as nodes,
+            Road(lambda: nodes.any(dice).port, length.life_s, breaks_every) as road,
+            hosts.drivers.get(client) as driver,
+        ):
+            call = Call(driver, nodes, road, Path(folder) / "facts", plan)
+            await call.begin()
+            yield call
+
+
 @matrix
 @lengths
 async def test_call_is_followed_through_cuts_and_restarts(
     hosts: Hosts, client: str, server: str, store: str, length: Length
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        setting = Setting(server, store, "1", SHORT, Path(folder))
-        dice = random.Random(f"{client} {server} {store}")
-        async with (
-            fleet(setting, STORES[store], **HOW) as nodes,
-            Road(lambda: nodes.any(dice).port, length.life_s) as road,
-            hosts.drivers.get(client) as driver,
-        ):
-            times = {} if client == SILENT else {"rounds": 1, "asks": 1}
-            plan = {"ms": length.step_ms * (1 if times else 3), "says": 5, **times}
-            call = Call(driver, nodes, road, Path(folder) / "facts", plan)
-            await call.begin()
-            restarting = asyncio.create_task(call.restart_all())
-            await call.over()
-            await restarting
-            check(call, **times)
-            assert road.connections > 2, call.story()
-            assert road.methods().count("tools/call") == 1
-            assert client in MUTE or driver.said, call.story()
+    times = {} if client == SILENT else {"rounds": 1, "asks": 1}
+    async with called(hosts, client, server, store, length, times) as call:
+        restarting = asyncio.create_task(call.restart_all())
+        await call.over()
+        await restarting
+        check(call, **times)
+        assert call.road.connections > 2, call.story()
+        assert call.road.methods().count("tools/call") == 1
+        assert client in MUTE or call.driver.said, call.story()
+
+
+@pytest.mark.parametrize(
+    "client", [pytest.param(each, marks=[] if each in QUICK_LINED else [pytest.mark.full]) for each in LINED]
+)
+@lengths
+async def test_call_survives_requests_that_break_with_tailrope_below_its_client(
+    hosts: Hosts, client: str, length: Length
+) -> None:
+    """Every third request about the task is broken, and done by the server all the same."""
+    times = {"rounds": 1, "asks": 1}
+    async with called(hosts, client, "mcp2", "sqlite", length, times, breaks_every=3) as call:
+        await call.over()
+        check(call, **times)
+        assert call.road.broken > 1, call.story()

@@ -23,7 +23,6 @@
 mod change;
 mod declaration;
 mod id;
-mod json;
 mod ladder;
 mod machine;
 mod progress;
@@ -33,6 +32,8 @@ mod run_reader;
 mod status;
 mod times;
 mod view;
+
+use crate::protocol::json;
 
 pub use change::{Change, What};
 pub use declaration::{

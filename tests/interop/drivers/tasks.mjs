@@ -14,7 +14,7 @@ const clientInfo = { name: 'interop', version: '1' };
 const clientCapabilities = { elicitation: { form: {} }, extensions: { [EXTENSION]: {} } };
 
 const show = (line) => console.log(JSON.stringify(line));
-const send = process.argv[2] === '--line' ? resumableFetch() : fetch;
+const send = process.argv[2] === '--line' ? resumableFetch(fetch, { initialDelayMs: 20 }) : fetch;
 const orders = createInterface(process.stdin)[Symbol.asyncIterator]();
 
 async function nextOrder() {

@@ -108,7 +108,7 @@ async def connected(kind: str, url: str, has_line: bool) -> AsyncIterator[Any]:
         if has_line:
             import tailrope.client
 
-            http_client = await stack.enter_async_context(tailrope.client.http_client())
+            http_client = await stack.enter_async_context(tailrope.client.http_client(initial_delay_ms=20))
             server = streamable_http_client(url, http_client=http_client)
         extensions = {"extensions": [Tasks()]} if kind == "claim" else {}
         yield await stack.enter_async_context(Client(server, elicitation_callback=on_question, **extensions))
