@@ -17,7 +17,7 @@ use crate::convert::{Result, camel_case, invalid, number, spelled, whole};
 /// How streams come back: the options of `tailrope_core::client::Options`, in camel case.
 #[napi]
 pub struct ClientOptions {
-    options: Options,
+    pub(crate) options: Options,
 }
 
 #[napi]
@@ -384,7 +384,7 @@ impl ClientStream {
     }
 }
 
-fn time(now: f64) -> Ms {
+pub(crate) fn time(now: f64) -> Ms {
     Ms(now as u64)
 }
 

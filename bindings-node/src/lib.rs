@@ -8,6 +8,7 @@
 mod admission;
 mod adopted;
 mod client;
+mod client_tasks;
 mod connection;
 mod convert;
 mod engine;

@@ -655,6 +655,15 @@ export declare class ClientOptions {
   constructor(options: Record<string, number | null>);
 }
 
+/** One request about a task, and how often it was sent in vain. */
+export declare class ClientRepeats {
+  private constructor();
+  /** Of a POST; null where it is not to be sent again. */
+  static of(protocolVersion: Maybe<string>, body: Body, options: ClientOptions): ClientRepeats | null;
+  /** How long to wait before it is sent again, in milliseconds; null where this outcome counts. */
+  after(now: number, jitter: number, status?: Maybe<number>, retryAfterMs?: Maybe<number>): number | null;
+}
+
 /** One stream. Times are whole milliseconds on a monotonic clock, `jitter` is 32 random bits. */
 export declare class ClientStream {
   private constructor();

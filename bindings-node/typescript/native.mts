@@ -52,7 +52,7 @@ const { loaded } = native;
 if (loaded === undefined) {
   throw unloaded();
 }
-export const { Admission, ClientOptions, ClientStream, Engine, Refusal, Store, probe } = loaded;
+export const { Admission, ClientOptions, ClientRepeats, ClientStream, Engine, Refusal, Store, probe } = loaded;
 
 export type Admission = api.Admission;
 export type Adopted = api.Adopted;
@@ -62,6 +62,7 @@ export type Requester = api.Requester;
 export type Body = api.Body;
 export type ClientOptions = api.ClientOptions;
 export type ClientPosted = api.ClientPosted;
+export type ClientRepeats = api.ClientRepeats;
 export type ClientStep = api.ClientStep;
 export type ClientSteps = api.ClientSteps;
 export type ClientStream = api.ClientStream;

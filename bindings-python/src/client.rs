@@ -17,7 +17,7 @@ use crate::panics::caught;
 /// How streams come back: the options of the core, checked.
 #[pyclass(frozen, module = "tailrope._native")]
 pub(crate) struct ClientOptions {
-    options: Options,
+    pub(crate) options: Options,
 }
 
 #[pymethods]

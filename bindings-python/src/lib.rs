@@ -4,6 +4,7 @@
 mod admission;
 mod adopted;
 mod client;
+mod client_tasks;
 mod connection;
 mod convert;
 mod engine;
@@ -37,6 +38,8 @@ mod _native {
     use crate::client::{
         ClientOptions, ClientStream, classify, client_refusal, client_takes_answer, client_takes_request,
     };
+    #[pymodule_export]
+    use crate::client_tasks::{ClientRepeats, FollowedCall};
     #[pymodule_export]
     use crate::connection::Connection;
     #[pymodule_export]

@@ -183,6 +183,12 @@ impl TaskCall {
         self.call.is_over()
     }
 
+    /// Whether a drain waits for the call.
+    #[getter]
+    fn is_handing_over(&self) -> bool {
+        self.call.is_handing_over()
+    }
+
     /// The host stops: once the task waits for its client alone, other processes go on with it.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         calling(py, || self.call.drain())

@@ -12,7 +12,7 @@ from kit.fleet import FLEETS, servers_of
 from kit.servers import RUST as RUST_SERVERS
 from kit.servers import RUST_STORES, built_rust
 
-from interop.driver import RUST, Hosts, build_rust
+from interop.driver import APART, RUST, Hosts, build_rust, install_apart
 
 globals().update({name: getattr(ahead, name) for name in ahead.HOOKS})
 
@@ -23,15 +23,18 @@ def build(items: list[pytest.Function]) -> None:
     servers = {each.get("server") for each in params}
     fleets = [FLEETS[name] for name in servers & FLEETS.keys()]
     try:
-        if any(each["client"].startswith(RUST) for each in params):
+        clients = {each["client"] for each in params}
+        if any(client.startswith(RUST) for client in clients):
             build_rust()
+        if clients.intersection(APART):
+            install_apart()
         if any(member.language == "rust" for fleet in fleets for member in servers_of(fleet)):
             os.environ[RUST_STORES] = "every"
             built_rust()
         elif servers & RUST_SERVERS.keys():
             built_rust()
     except CalledProcessError:
-        pytest.exit("the driver of the Rust client or the Rust servers did not build", returncode=1)
+        pytest.exit("a client or a server was not built", returncode=1)
 
 
 ahead.suite(Path(__file__).parent, at_once=5, limit_s=180, before=build, hosts=Hosts)

@@ -5,6 +5,8 @@ Orders, one JSON object in a line:
     {"connect": URL}                    connect a new client to this server; comes first
     {"call": NAME, "steps": [...]}      call the tool `script`
     {"call": NAME, "method": METHOD}    send any other request, without params
+    {"call": NAME, "tool": TOOL, "arguments": {...}}
+                                        call another tool (drivers/tasks.*)
     {}                                  close the client; another one may be connected then
 
 What it prints, in the same form:
@@ -13,6 +15,7 @@ What it prints, in the same form:
     {"call": NAME, "progress": NUMBER}  a progress notification of this call
     {"call": NAME, "result": TEXT}      the call's result
     {"call": NAME, "error": TEXT}       or its failure
+    {"said": TEXT}                      what a task says of itself (drivers/tasks.*)
     {"log": DATA}                       a log notification
     {"asked": TEXT}                     a question of the server's (elicitation); the answer is {"name": "re: TEXT"}.
                                         The Rust client declares no such capability
@@ -44,7 +47,22 @@ HERE = Path(__file__).parent
 PYTHON = ("mcp1", "mcp2")
 TYPESCRIPT = ("ts1", "ts2")
 RUST = ("rmcp3",)
+RUST_TASKS = "rmcp3+tasks"
 CLIENTS = (*PYTHON, *TYPESCRIPT, *RUST)
+# Those that follow tasks: what their drivers are told to be.
+TASKS = {
+    "ext-tasks": ("node", "tasks.mjs"),
+    "plain": (SERVERS["mcp2"].python, "tasks.py", "plain"),
+    "claim": (SERVERS["mcp2"].python, "tasks.py", "claim"),
+    "fastmcp-tasks": (str(ROOT / ".venv" / "fastmcp-tasks" / "bin" / "python"), "tasks.py", "fastmcp"),
+    "inspector": (
+        "node",
+        "inspector.mjs",
+        str(ROOT / ".venv" / "inspector" / "node_modules" / ".bin" / "mcp-inspector"),
+    ),
+}
+# Those that are not installed with everything else.
+APART = ("fastmcp-tasks", "inspector")
 # The same clients with Tailrope's half.
 WITH_LINE = "+line"
 # The Python clients with an HTTP client that may speak HTTP/2; the others cannot be asked to.
@@ -86,10 +104,17 @@ def build_rust() -> None:
     _rust = subprocess.run([HERE / "build"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
+def install_apart() -> None:
+    subprocess.run([HERE / "setup"], stdout=subprocess.DEVNULL, check=True)
+
+
 def command(client: str) -> list[str]:
-    for ending in (WITH_LINE, WITH_HTTP2):
+    for ending in (WITH_LINE, WITH_HTTP2, "+tasks"):
         if client.endswith(ending):
             return [*command(client.removesuffix(ending)), f"--{ending[1:]}"]
+    if client in TASKS:
+        program, driver, *words = TASKS[client]
+        return [program, str(HERE / "drivers" / driver), *words]
     if client in PYTHON:
         return [SERVERS[client].python, str(HERE / "drivers" / "python.py")]
     if client in TYPESCRIPT:
@@ -135,6 +160,10 @@ class Driver:
     @property
     def asked(self) -> list[str]:
         return self._of("asked")
+
+    @property
+    def said(self) -> list[str]:
+        return self._of("said")
 
     @property
     def is_closed(self) -> bool:

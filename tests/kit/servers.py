@@ -103,6 +103,8 @@ SERVERS = {
 RUST = {kind.name: kind for kind in (Kind("tower", "rust", "rmcp3"), Kind("rmcp", "rust", "rmcp3"))}
 # On its own transport alone: as it comes, without an event store.
 RUST_STOCK = {"rmcp-cache": Kind("rmcp-cache", "rust", "rmcp3")}
+# One handler for sessions and for revision 2026-07-28.
+HANDLERS = {"handler-v2": Kind("handler-v2", "node", "v2")}
 # The tools on the SDK's lowlevel server: behind the SDK's session manager, and with transports made by hand.
 LOWLEVEL = {
     f"{name}-{line}": Kind(name, "python", line) for name in ("lowlevel", "byhand") for line in ("mcp1", "mcp2")

@@ -135,6 +135,16 @@ for (const face of FACES) {
       await desk.noted('Connection closed');
     });
 
+    test('an answer that is no result is an error for who asked, at once', ours, async (t) => {
+      const { port, desk } = await serve(t, { face });
+      const caller = new Caller(port);
+      const taskId = await caller.task('interview');
+      const [key] = await caller.questions(taskId);
+      await caller.update(taskId, { [key]: { ...accept('Ann'), _meta: null } });
+      const { error } = await caller.once(taskId, 'failed');
+      assert.deepEqual([error.code, desk.notes.at(-1)], [-32602, error.message]);
+    });
+
     test('a question for which there is no task is refused as the SDK refuses it', ours, async (t) => {
       const eventStore = new EventStore('memory:', { taskAfterMs: AFTER_MS, maxSessions: 1 });
       const { port } = await serve(t, { face, eventStore });

@@ -5,6 +5,7 @@
 mod kit;
 
 mod client {
+    mod followed;
     mod properties;
     mod vectors;
 }

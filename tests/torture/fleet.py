@@ -86,7 +86,7 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(setting: Setting, count: int = 3, **engine: Any) -> AsyncIterator[Fleet]:
-    servers = FLEETS[setting.server][:count]
+    servers = FLEETS.get(setting.server, (setting.server,) * count)[:count]
     nodes: list[Node] = []
     async with AsyncExitStack() as paths:
         for at, (server, port) in enumerate(zip(servers, free_ports(len(servers)), strict=True)):

@@ -94,7 +94,7 @@ class Ordeal:
             "token": name,
             "facts": self.recorder.facts_file(name),
             "ms": dice.choice([0, dice.uniform(0, 2 * TASK_AFTER_MS), dice.uniform(0, LONGEST_MS)]),
-            "says": dice.random() < 0.3,
+            "says": int(dice.random() < 0.3),
         }
         kind = dice.choice(["plain", "asks", "rounds", "both"])
         if kind != "plain":

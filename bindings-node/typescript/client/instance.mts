@@ -1,10 +1,11 @@
 // What one `resumableFetch` does: which of its requests are streams, and how those begin.
 
 import { ours, TailropeError, told } from '../errors.mjs';
-import { type ClientOptions, ClientStream } from '../native.mjs';
+import { type ClientOptions, ClientRepeats, ClientStream } from '../native.mjs';
 import { isDisabled } from '../platform.mjs';
 import { type Asked, bodyOf, overlay, readOut, requestOf, textOf } from './http.mjs';
 import { type FetchLike, type ResumeOptions, type Settings, settingsOf, type Where } from './options.mjs';
+import { repeated } from './repeated.mjs';
 import { type Scope, Scopes, savedHeaders } from './scope.mjs';
 import { each, type MessageFlow, MessageSink, ResponseSink, type Sink } from './sinks.mjs';
 import { ResumedStream } from './stream.mjs';
@@ -44,7 +45,8 @@ export class Instance {
     let isHeld = false;
     try {
       if (!takes(method, headers)) {
-        return await fetch(input, init);
+        const repeats = method === 'POST' ? await this.#repeats(request) : null;
+        return await (repeats ? repeated(repeats, request, this.#settings) : fetch(input, init));
       }
       scope.note(headers);
       if (method === 'GET') {
@@ -74,6 +76,13 @@ export class Instance {
         this.#scopes.leave(scope);
       }
     }
+  }
+
+  /** Of a request about a task. */
+  async #repeats(request: Asked): Promise<ClientRepeats | null> {
+    const version = request.headers.get('mcp-protocol-version');
+    const body = version === null ? undefined : await bodyOf(request);
+    return body === undefined ? null : ClientRepeats.of(version, body, this.#options);
   }
 
   /** The answer to a POST, and what was cancelled before it came. */

@@ -15,16 +15,22 @@
 //! | `seen` | which events came before | F-70 |
 //! | `failure` | what the requests of a stream that is lost are told | W-085, F-79, F-80 |
 //! | `token` | how a stream is handed to a later process | W-113, F-71 |
+//! | `repeats` | which requests of 2026-07-28 are sent again | T-10, T-21, T-22 |
+//! | `followed` | a task that is followed for a client which knows none | T-01, T-09 to T-14, T-20, T-26 |
 
 mod exchange;
 mod failure;
+mod followed;
 mod pacing;
+mod repeats;
 mod seen;
 mod stream;
 mod token;
 
 pub use exchange::{Posted, refused, takes_answer, takes_request};
 pub use failure::{Failure, failure_payloads};
+pub use followed::{FollowPost, FollowedCall, Next};
 pub use pacing::{Options, OptionsError};
+pub use repeats::{Repeats, may_repeat};
 pub use stream::{Input, Message, Opening, ResumableStream, Step};
 pub use token::{Token, TokenError};

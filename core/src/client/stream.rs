@@ -19,6 +19,7 @@
 
 use super::failure::Failure;
 use super::pacing::{Fruitless, Options, Pacing};
+use super::repeats::is_for_now;
 use super::seen::Seen;
 use super::token::Token;
 use crate::Ms;
@@ -272,7 +273,7 @@ impl ResumableStream {
     ) {
         let failure = match status {
             200 if content_type.is_some_and(is_event_stream) => return self.open(now, steps),
-            408 | 409 | 425 | 429 | 500..=599 => {
+            status if is_for_now(status) => {
                 steps.push(Step::Disconnect);
                 return self.fruitless(now, jitter, Fruitless::Failed, retry_after_ms.unwrap_or(0), steps);
             }

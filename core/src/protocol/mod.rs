@@ -27,6 +27,7 @@ pub mod event_id;
 pub(crate) mod fields;
 mod hex;
 mod incarnation;
+pub(crate) mod json;
 pub mod jsonrpc;
 pub mod refusal;
 pub mod request_id;

@@ -24,7 +24,6 @@
 mod change;
 mod declaration;
 mod id;
-mod json;
 mod ladder;
 mod machine;
 mod progress;
@@ -35,6 +34,8 @@ mod status;
 mod subscription;
 mod times;
 mod view;
+
+use crate::protocol::json;
 
 pub use change::{Born, Change, What};
 pub use declaration::{

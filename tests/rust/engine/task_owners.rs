@@ -266,6 +266,38 @@ fn a_task_fails_with_its_process_where_that_ends() {
 }
 
 #[test]
+fn a_drain_waits_until_the_store_has_what_became_of_a_task() {
+    for result in [json!({"content": []}), input_required()] {
+        let store = SlowStore::new(Limits::default());
+        let bench = Bench::new(Options { store: Some(store.clone()), ..Options::default() });
+        let caller = open(&bench);
+        caller.become_task(&bench);
+        bench.engine.drain(Drain::after(100));
+        store.set(true, false);
+        caller.answer(0, &result);
+        assert_eq!((caller.call.is_handing_over(), bench.engine.drained(None)), (true, None), "{result}");
+        assert!(store.answer(true));
+        assert_eq!((caller.call.is_handing_over(), bench.engine.drained(None)), (false, Some(true)), "{result}");
+    }
+}
+
+#[test]
+fn a_process_that_leaves_a_task_writes_what_became_of_it() {
+    let became = [(json!({"content": []}), "completed"), (input_required(), "input_required")];
+    for (result, expected) in became {
+        let fleet = Fleet::new(2);
+        let caller = open(&fleet.benches[0]);
+        let task = caller.become_task(&fleet.benches[0]);
+        // The store did not take it when it was asked first.
+        *fleet.nodes[0].of_appends.lock().unwrap() = Some((StoreError::Full { max: 1 }, false));
+        caller.answer(0, &result);
+        *fleet.nodes[0].of_appends.lock().unwrap() = None;
+        caller.call.leave();
+        assert_eq!(status(&fleet.benches[1], &task), expected);
+    }
+}
+
+#[test]
 fn a_task_whose_end_is_not_taken_is_left_to_others() {
     let fleet = Fleet::new(2);
     let caller = open(&fleet.benches[0]);

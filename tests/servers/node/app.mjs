@@ -1,7 +1,7 @@
 // Starts one test server: node app.mjs --flavor node-v2 --transport tailrope [--port 0] [--options JSON]
 //
-// A flavour is `node` (the classes for node:http) or `web` (the web-standard ones, behind a server that speaks fetch) and
-// an SDK line. Prints `READY PORT` when it listens. The options are those of the Python servers (tests/servers/python):
+// A flavour is `node` (the classes for node:http), `web` (the web-standard ones, behind a server that speaks fetch) or
+// `handler` (one handler that also serves 2026-07-28), and an SDK line. Prints `READY PORT` when it listens. The options are those of the Python servers (tests/servers/python):
 // engine (options of the event store's engine, in the spelling of Python; its `transport` is `stock` for the SDK's own in
 // front of our store), address (of the event store), store (none, lab, example, event-store, absent), cap (events of a stream
 // that the lab store keeps), retry_ms, idle_s, json_response, stateless_http, auth (bearer tokens), guard (against foreign
@@ -105,8 +105,9 @@ const stock = values.transport === 'stock';
 /** Filled once it is known where this server is. */
 const allowedHosts = [];
 const options = await translated(JSON.parse(values.options), stock);
-const routed = !options.stock && !options.stateless;
-const made = makeServer(line, { web: kind === 'web', routed, ...options });
+const bothEras = kind === 'handler';
+const routed = !bothEras && !options.stock && !options.stateless;
+const made = makeServer(line, { web: kind === 'web', routed, bothEras, ...options });
 const { port, stop } = await listen(controlled(made), Number(values.port));
 allowedHosts.push(`127.0.0.1:${port}`);
 

@@ -10,6 +10,7 @@ import * as z from 'zod';
 import { sleep } from '../../node/kit/raw.mjs';
 import { gate, isOpen, mark, marked, marks } from './control.mjs';
 import { marked as runMarked } from './marked.mjs';
+import { tasked } from './tasked.mjs';
 
 const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
 
@@ -267,6 +268,10 @@ export function buildServer(line) {
     act(name, steps, ctx),
   );
   tool('marked', { plan: z.record(z.string(), z.any()) }, ({ plan }, ctx) => runMarked(plan, ctx));
+  if (line === 'v2') {
+    const inputSchema = schema({ plan: z.record(z.string(), z.any()) });
+    server.registerTool('tasked', { inputSchema }, ({ plan }, ctx) => tasked(plan, ctx));
+  }
   tool('header', { name: z.string() }, ({ name }, ctx) => ctx.header(name));
   tool('request_id', {}, (_, ctx) => JSON.stringify(ctx.id));
   tool('whoami', {}, (_, ctx) => ctx.user ?? 'nobody');

@@ -78,11 +78,12 @@ function userOf(header) {
  * The options are the transport's, and: `address` and `engine`, a store of the server's own and the options of its engine; `cap`,
  * how many events of a stream the stock transport's store keeps; `stock`, the SDK's own transport; `web`, the web-standard
  * classes; `stateless`, a transport for each request; `auth`, only users with a token; `routed`, sessions by
- * `createSessionRouter`, and not by a map of transports that tests can reach.
+ * `createSessionRouter`, and not by a map of transports that tests can reach; `bothEras`, a handler for sessions and for
+ * revision 2026-07-28.
  */
 export function makeServer(
   line,
-  { engine, address, cap, stock = isStock, web, stateless, auth, routed, ...options } = {},
+  { engine, address, cap, stock = isStock, web, stateless, auth, routed, bothEras, ...options } = {},
 ) {
   const transports = new Map();
   const requests = { POST: 0, GET: 0, DELETE: 0 };
@@ -130,6 +131,8 @@ export function makeServer(
 
   const stored = { ...options, eventStore: store, onerror: (error) => errors.push(error) };
 
+  const handler = bothEras ? packages[line].createResumableMcpHandler(() => buildServer(line), stored) : undefined;
+
   const router = routed
     ? packages[line].createSessionRouter(() => buildServer(line), { retryInterval: 20, ...stored })
     : undefined;
@@ -146,6 +149,10 @@ export function makeServer(
     const isAlone = req.url === '/current';
     const sessionId = req.headers['mcp-session-id'];
     count(req.method, sessionId);
+    if (handler !== undefined) {
+      await handler.node(req, res);
+      return;
+    }
     if (router !== undefined && !isAlone) {
       await router.node(req, res);
       return;
@@ -213,6 +220,7 @@ export function makeServer(
     },
     /** Ends all sessions, as the SDKs' own servers do. */
     async closeTransports() {
+      await handler?.close();
       await router?.close();
       for (const transport of transports.values()) {
         await transport.close();

@@ -107,14 +107,19 @@ def mcp_v1(options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops) 
     return server.streamable_http_app()
 
 
+def shared_seal() -> Any:
+    """Processes that share a store open what each of them has sealed."""
+    from mcp.server.request_state import RequestStateSecurity
+
+    return RequestStateSecurity(keys=[b"k" * 32])
+
+
 def mcp_v2(options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops) -> Any:
     from mcp.server.mcpserver import Context, MCPServer
-    from mcp.server.request_state import RequestStateSecurity
 
     from .tasked import register_tasked
 
-    # Processes that share a store open what each of them has sealed.
-    made: dict[str, Any] = {"request_state_security": RequestStateSecurity(keys=[b"k" * 32])}
+    made: dict[str, Any] = {"request_state_security": shared_seal()}
     if options.get("auth"):
         made |= {"auth": auth_settings(), "token_verifier": Verifier()}
     server = MCPServer("lab", lifespan=lifespan, log_level="WARNING", **made)
@@ -150,8 +155,15 @@ def fastmcp(options: dict[str, Any], store: Any, retry_ms: int | None, ops: Ops)
             self.session_idle_timeout = options["idle_s"]
 
         http.FastMCPStreamableHTTPSessionManager.__init__ = patched  # type: ignore[method-assign]
+    has_tasks = version("mcp").startswith("2.")
+    if has_tasks:
+        made["request_state_security"] = shared_seal()
     server = FastMCP("lab", lifespan=lifespan, **made)
     register(server.tool, Context, FastOps(ops.tailrope))
+    if has_tasks:
+        from .tasked import register_tasked
+
+        register_tasked(server.tool, Context)
     add_route(server)
     kwargs = {name: options[name] for name in ("json_response", "stateless_http") if name in options}
     return server.http_app(event_store=store, retry_interval=retry_ms, **kwargs)

@@ -1,4 +1,4 @@
-"""A tool of long calls that asks: `tasked`. It tells a file which process ran it, and in which round. (mcp 2.x)
+"""A tool of long calls that asks: `tasked`, on mcp 2.x. It tells a file which process ran it, and in which round.
 
 The file gets one line of JSON for each fact: `begin` with its round before a round does anything, `cancelled` where it
 is cancelled, `end` right before its result is returned.
@@ -26,7 +26,7 @@ class Tasked:
 
     token: what its questions and its result begin with; facts: the file. ms: how long each of its steps takes; gate:
     it waits there before its end. rounds: how often it returns `InputRequiredResult` with so many questions (`keys`),
-    the same keys in each round. asks: how often it asks while it runs. says: whether it reports progress.
+    the same keys in each round. asks: how often it asks while it runs. says: how often it reports progress in a step.
     """
 
     def __init__(self, plan: dict[str, Any], ctx: Any) -> None:
@@ -63,9 +63,12 @@ class Tasked:
             self.facts.close()
 
     async def _step(self) -> None:
-        if self.plan.get("says"):
-            await self.ctx.report_progress(1, 2, "half")
-        await asyncio.sleep(self.plan.get("ms", 0) / 1000)
+        says = self.plan.get("says", 0)
+        for at in range(says):
+            await self.ctx.report_progress(at + 1, says, f"part {at + 1}")
+            await asyncio.sleep(self.plan.get("ms", 0) / 1000 / says)
+        if not says:
+            await asyncio.sleep(self.plan.get("ms", 0) / 1000)
 
 
 def register_tasked(tool: Any, context: Any) -> None:

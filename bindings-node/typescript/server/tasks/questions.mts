@@ -59,16 +59,27 @@ class Questioner implements Transport {
       const { id } = message;
       const answered = (result: unknown) => {
         this.#open.delete(id);
-        const error = { code: -32_600, message: 'The client cannot be asked', data: REFUSED };
-        this.onmessage?.(
-          (result === undefined ? { jsonrpc: '2.0', id, error } : { jsonrpc: '2.0', id, result }) as never,
-        );
+        if (result === undefined) {
+          this.#receive({ id, error: { code: -32_600, message: 'The client cannot be asked', data: REFUSED } });
+        } else if (!this.#receive({ id, result })) {
+          this.#receive({ id, error: { code: -32_602, message: "The client's answer is no result" } });
+        }
       };
       this.#open.set(id, this.#asked.ask(message, answered));
     } else if (message.method === 'notifications/cancelled') {
       const { requestId } = message.params ?? {};
       this.#withdraw(requestId as RequestId);
     }
+  }
+
+  /** Hands an answer to the SDK, and says whether it could read it: it drops what it cannot, and its handler would wait. */
+  #receive(answer: object): boolean {
+    let isRead = true;
+    this.#server.onerror = () => {
+      isRead = false;
+    };
+    this.onmessage?.({ jsonrpc: '2.0', ...answer } as never);
+    return isRead;
   }
 
   #withdraw(id: RequestId): void {

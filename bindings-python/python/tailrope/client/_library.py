@@ -12,6 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tailrope._errors import ErrorCode, TailropeError
+from tailrope._runtime import running_loop
 
 LIBRARIES = ("httpx", "httpx2")
 
@@ -119,3 +120,7 @@ def default_transport(library: Any, **settings: Any) -> Any:
                 await transport.aclose()
 
     return Proxied()
+
+
+def need_asyncio() -> None:
+    running_loop("tailrope.client needs asyncio: no asyncio event loop is running here")

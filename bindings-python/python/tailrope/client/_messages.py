@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 from tailrope._errors import TailropeError
 from tailrope._native import ClientStream, classify, client_refusal, client_takes_answer, client_takes_request
 from tailrope.client._factory import stock_settings
-from tailrope.client._library import NotTaken, default_transport, library_of
+from tailrope.client._library import NotTaken, default_transport, library_of, need_asyncio
 from tailrope.client._options import Headers, HeadersCallback, Settings, StreamOptions, checked
 from tailrope.client._stream import Connection, Stream, headers_of, now_ms
 from tailrope.client._transport import (
@@ -22,7 +22,6 @@ from tailrope.client._transport import (
     VERSION,
     get_within_origin,
     linger,
-    need_asyncio,
     resume_headers,
 )
 

@@ -6,12 +6,13 @@ import asyncio
 import functools
 import logging
 import weakref
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tailrope._native import ClientStream, classify, client_takes_answer, client_takes_request
 from tailrope._options import is_disabled
-from tailrope._runtime import running_loop
-from tailrope.client._library import body_class, default_transport, library_of, stream_error
+from tailrope.client import _tasks
+from tailrope.client._library import body_class, default_transport, library_of, need_asyncio, stream_error
 from tailrope.client._options import ClientOptions, Headers, HeadersCallback, checked
 from tailrope.client._stream import MAX_REDIRECTS, REDIRECTS, Connection, Stream, headers_of, now_ms
 
@@ -36,8 +37,6 @@ SESSION, VERSION, AUTHORIZATION, LAST_EVENT_ID = (
     "authorization",
     "last-event-id",
 )
-# Of the decoded body, whose length and framing are other ones.
-NOT_OURS = ("content-encoding", "content-length", "transfer-encoding")
 
 Key = tuple[str, str | None]
 
@@ -126,11 +125,14 @@ class ResumableTransport(Base):  # type: ignore[misc]
         self._newest: dict[Key, dict[str, str]] = {}
         self._unanswered: set[Unanswered] = set()
         self._lingering: set[asyncio.Task[None]] = set()
+        self._cancelling: set[asyncio.Task[None]] = set()
 
     async def handle_async_request(self, request: Any) -> Any:
         headers = request.headers
         is_ours = client_takes_request(request.method, headers.get("accept"), headers.get(VERSION))
         if not is_ours or request.extensions.get(DIRECT) or is_disabled():
+            if request.method == "POST" and not request.extensions.get(DIRECT) and not is_disabled():
+                return await _tasks.post(self, request, headers.get(VERSION))
             if request.method == "DELETE":
                 self._newest.pop(key_of(request, headers.get(SESSION)), None)
             return await self._inner.handle_async_request(request)
@@ -191,7 +193,7 @@ class ResumableTransport(Base):  # type: ignore[misc]
         if stream.session_id is None:
             stream.session_id = response.headers.get(SESSION)
         stream.key = key_of(stream.request, stream.session_id)
-        headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in NOT_OURS]
+        headers = _tasks.kept(response.headers)
         body = body_class(self.library)(Source(stream, self.library))
         return self.library.Response(200, headers=headers, stream=body, extensions=response.extensions)
 
@@ -232,8 +234,16 @@ class ResumableTransport(Base):  # type: ignore[misc]
 
         return Messages.resumed(self._inner.handle_async_request, self.library, self.settings, token, url, headers)
 
+    def cancel(self, cancelling: Coroutine[Any, Any, None]) -> None:
+        """Cancel a task that nobody waits for any more, in the background."""
+        task = asyncio.get_running_loop().create_task(cancelling)
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+
     async def aclose(self) -> None:
         """Abort every stream, and close what the connections are made with."""
+        if self._cancelling:
+            await asyncio.wait(list(self._cancelling))
         for task in list(self._lingering):
             task.cancel()
         for stream in list(self.streams._open):
@@ -318,7 +328,3 @@ async def _read_out(connection: Connection) -> None:
         logger.debug("the rest of a connection could not be read", exc_info=True)
     finally:
         await connection.close()
-
-
-def need_asyncio() -> None:
-    running_loop("tailrope.client needs asyncio: no asyncio event loop is running here")

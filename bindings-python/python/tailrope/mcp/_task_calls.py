@@ -85,8 +85,8 @@ class Call:
 
     @property
     def is_handing_over(self) -> bool:
-        """Whether something runs whose end another process could show."""
-        return any(not run.is_over for run in self._runs.values())
+        """Whether something runs whose end another process could show, or the store does not have that end yet."""
+        return self._native.is_handing_over or any(not run.is_over for run in self._runs.values())
 
     def drain(self) -> None:
         """The host stops: what runs is waited for, and what waits for its client goes on in other processes."""

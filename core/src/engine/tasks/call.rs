@@ -178,6 +178,11 @@ impl TaskCall {
         self.0.shared.is_forked() || self.0.is_over()
     }
 
+    /// Whether a drain waits for the call: a handler runs, or the store does not have yet what became of it.
+    pub fn is_handing_over(&self) -> bool {
+        !self.0.shared.is_forked() && self.0.is_handing_over()
+    }
+
     /// The host stops: once the task waits for its client alone, it is left to other processes.
     pub fn drain(&self) {
         self.0.drain();

@@ -228,6 +228,10 @@ impl CallCell {
         lock(&self.state).is_over()
     }
 
+    pub(super) fn is_handing_over(&self) -> bool {
+        lock(&self.state).guest.is_some()
+    }
+
     /// The task as the store has it.
     pub(super) fn shown(&self) -> Option<Task> {
         lock(&self.state).machine.stored().cloned()

@@ -295,14 +295,20 @@ impl CallChange<'_> {
         self.drop_task();
     }
 
-    /// What others read of a task whose process ends with it.
+    /// What others read of a task whose process leaves it: what became of it and is not written yet, or that it is lost.
     pub(super) fn write_last_word(&mut self) {
-        let Some(last) = self.state.machine.task().and_then(|task| task.owner_lost(self.now.unix_ms)) else { return };
+        let Some(task) = self.state.machine.task() else { return };
+        let lost = task.owner_lost(self.now.unix_ms);
         if !self.state.writing.is_held {
             return;
         }
-        let number = self.state.records.next_number();
-        self.state.records.push(number, &last, self.cell.shared.chain_key.as_ref());
+        if let Some(lost) = lost {
+            let number = self.state.records.next_number();
+            self.state.records.push(number, &lost, self.cell.shared.chain_key.as_ref());
+        }
+        if self.state.records.are_stored() {
+            return;
+        }
         let append = self.state.records.append(self.state.machine.retention_ms());
         let ticket = self.cell.ticket(TASK_LOG, Operation::Append);
         let (key, epoch) = (self.cell.key(TASK_LOG), self.state.records.epoch());

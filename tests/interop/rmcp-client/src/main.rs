@@ -1,4 +1,6 @@
-//! The unmodified `rmcp` client, driven by a test: `tailrope-interop-rmcp-client [--line]`.
+//! The unmodified `rmcp` client, driven by a test: `tailrope-interop-rmcp-client [--tasks] [--line]`.
+//!
+//! With `--tasks` it speaks 2026-07-28 and follows tasks.
 //!
 //! Orders come on stdin and what the client shows its user goes to stdout, one JSON object in a line; `driver.py`
 //! beside this crate says which there are. Nothing is configured but the address, and with `--line` the HTTP client.
@@ -6,18 +8,20 @@
 // Logging left the newest revision, which this client does not speak here.
 #![allow(deprecated)]
 
+mod tasks;
+
 use std::collections::HashMap;
 use std::io::BufRead;
 use std::sync::{Arc, Mutex};
 
 use rmcp::model::{
-    CallToolRequestParams, ClientRequest, CustomRequest, LoggingMessageNotificationParam, ProgressNotificationParam,
-    ProgressToken, Request,
+    CallToolRequestParams, ClientConfig, ClientRequest, CustomRequest, LoggingMessageNotificationParam,
+    ProgressNotificationParam, ProgressToken, ProtocolVersion, Request,
 };
 use rmcp::service::{NotificationContext, Peer, PeerRequestOptions};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use rmcp::{ClientHandler, RoleClient, ServiceExt};
+use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt, RoleClient};
 use serde_json::{Value, json};
 use tailrope_client::{Options, Resumable};
 use tokio::sync::mpsc;
@@ -29,12 +33,24 @@ fn show(line: &Value) {
     println!("{line}");
 }
 
+/// What the program was started with.
+#[derive(Clone, Copy)]
+struct Way {
+    has_line: bool,
+    has_tasks: bool,
+}
+
 struct Shown {
     calls: Calls,
+    way: Way,
 }
 
 // Both methods print before they return their future: the client runs the futures on tasks of their own.
 impl ClientHandler for Shown {
+    fn get_info(&self) -> ClientConfig {
+        if self.way.has_tasks { tasks::config() } else { ClientConfig::default() }
+    }
+
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         let call = self.calls.lock().unwrap().get(&params.progress_token).cloned();
         show(&json!({"call": call, "progress": params.progress as u64}));
@@ -57,19 +73,26 @@ fn request(order: &Value) -> ClientRequest {
 }
 
 async fn ask(client: &Peer<RoleClient>, calls: &Calls, name: &str, order: &Value) -> Value {
+    if order.get("tool").is_some() {
+        return match tasks::call(client, order).await {
+            Ok(result) => answer_of(name, &result),
+            Err(fault) => json!({"call": name, "error": fault.to_string()}),
+        };
+    }
     let handle = match client.send_cancellable_request(request(order), PeerRequestOptions::no_options()).await {
         Ok(handle) => handle,
         Err(fault) => return json!({"call": name, "error": fault.to_string()}),
     };
     calls.lock().unwrap().insert(handle.progress_token.clone(), name.to_owned());
     match handle.await_response().await {
-        Ok(result) => {
-            let result = serde_json::to_value(result).unwrap_or_default();
-            let kind = if result["isError"] == true { "error" } else { "result" };
-            json!({"call": name, kind: result["content"][0]["text"]})
-        }
+        Ok(result) => answer_of(name, &serde_json::to_value(result).unwrap_or_default()),
         Err(fault) => json!({"call": name, "error": fault.to_string()}),
     }
+}
+
+fn answer_of(name: &str, result: &Value) -> Value {
+    let kind = if result["isError"] == true { "error" } else { "result" };
+    json!({"call": name, kind: result["content"][0]["text"]})
 }
 
 /// Standard input has no asynchronous face that is worth its features.
@@ -89,18 +112,23 @@ fn orders() -> mpsc::UnboundedReceiver<Value> {
 /// One client, until an order closes it.
 async fn drive(
     url: String,
-    has_line: bool,
+    way: Way,
     orders: &mut mpsc::UnboundedReceiver<Value>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let calls = Calls::default();
-    let shown = Shown { calls: Arc::clone(&calls) };
-    let mut client = if has_line {
+    let shown = Shown { calls: Arc::clone(&calls), way };
+    let lifecycle = if way.has_tasks {
+        ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
+    } else {
+        ClientLifecycleMode::Initialize
+    };
+    let mut client = if way.has_line {
         let http = Resumable::new(reqwest::Client::new(), Options::default())?
             .statuses(|error: &reqwest::Error| error.status().map(|status| status.as_u16()));
         let config = StreamableHttpClientTransportConfig::with_uri(url);
-        shown.serve(StreamableHttpClientTransport::with_client(http, config)).await?
+        shown.serve_with_lifecycle(StreamableHttpClientTransport::with_client(http, config), lifecycle).await?
     } else {
-        shown.serve(StreamableHttpClientTransport::from_uri(url)).await?
+        shown.serve_with_lifecycle(StreamableHttpClientTransport::from_uri(url), lifecycle).await?
     };
     let revision = client.peer().peer_info().map(|info| info.protocol_version.to_string());
     show(&json!({"connected": revision}));
@@ -114,17 +142,18 @@ async fn drive(
     Ok(())
 }
 
-async fn run(has_line: bool) -> Result<(), Box<dyn std::error::Error>> {
+async fn run(way: Way) -> Result<(), Box<dyn std::error::Error>> {
     let mut orders = orders();
     while let Some(order) = orders.recv().await {
         let url = order["connect"].as_str().ok_or("the first order is to connect")?.to_owned();
-        drive(url, has_line, &mut orders).await?;
+        drive(url, way, &mut orders).await?;
     }
     Ok(())
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let has_line = std::env::args().nth(1).is_some_and(|option| option == "--line");
+    let has = |wanted: &str| std::env::args().any(|option| option == wanted);
+    let way = Way { has_line: has("--line"), has_tasks: has("--tasks") };
     // One thread: the client starts a task for each notification, and only here do they run in the order of arrival.
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(has_line))
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(way))
 }
