@@ -206,7 +206,7 @@ format: setup ## format Rust, Python and JavaScript
 	$(MCP2)/ruff check --fix .
 	npm run --silent format
 
-demo: setup ## watch long calls survive their connections, in Python and in Node, for servers and for clients
+demo: setup ## watch long calls survive their connections, as streams and as tasks, in Python and in Node, for servers and for clients
 	@$(MCP2)/python demo $(DEMO_ARGS)
 
 demo-python: setup ## the demo in Python alone
