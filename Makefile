@@ -223,7 +223,7 @@ demo-rust: ## the demo in Rust alone: rmcp behind Tailrope's service, and rmcp's
 demo-client: setup ## the demo's part for clients alone: a hostile server, without our line and with it
 	@$(MCP2)/python demo --part client $(DEMO_ARGS)
 
-demo-cluster: setup ## three nodes behind nginx: a rolling restart and a kill -9 under the calls of one client
+demo-cluster: setup ## three nodes behind nginx: a rolling restart and a kill -9 under the calls of a client that resumes and one that takes tasks
 	@tests/services/with --install nginx
 	@$(MCP2)/python demo --part cluster
 

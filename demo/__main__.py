@@ -11,7 +11,7 @@ The tasks' part: two workers share a store. The same client, of 2025-11-25, and 
 the same tool, and workers are killed. The observers are those of the server's part.
 
 The cluster's part: three nodes share a store behind nginx. They are restarted, and one is killed, under the calls of
-the same client. The observers are the tools and the client's application.
+the same two clients. The observers are the tools and the clients' applications.
 """
 
 import argparse

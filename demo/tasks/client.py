@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 import time
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import mcp_types as types
@@ -39,11 +40,17 @@ class State(types.Result):
     error: dict[str, Any] | None = None
 
 
+# The one whose task is polled.
+current: ContextVar[str] = ContextVar("current")
+
+
 async def follow(task: Task, ctx: Any) -> types.CallToolResult:
     """Poll the task until it has ended."""
+    report("task", call=current.get())
     pause_ms = task.poll_interval_ms
     while True:
         await asyncio.sleep(pause_ms / 1_000)
+        report("poll", call=current.get())
         state = await ctx.session.send_request(GetTask(params=TaskId(task_id=task.task_id)), State)
         if state.result is not None:
             return types.CallToolResult.model_validate(state.result)
@@ -67,18 +74,23 @@ async def main() -> None:
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     url = (await lines.readline()).decode().strip()
-    async with Client(url, extensions=[Tasks()]) as client:
+    async with Client(url, extensions=[Tasks()]) as client, asyncio.TaskGroup() as calls:
         report("open", revision=str(client.protocol_version))
         while line := await lines.readline():
-            order = json.loads(line)
-            call = order["arguments"]["call"]
-            report("call", call=call, tool=order["tool"])
-            try:
-                result = await client.call_tool(order["tool"], order["arguments"])
-                says = result.content[0].text  # type: ignore[union-attr]
-                report("failure" if result.is_error else "result", call=call, text=says)
-            except (MCPError, OSError) as error:
-                report("failure", call=call, text=str(error) or type(error).__name__)
+            calls.create_task(make(client, json.loads(line)))
+
+
+async def make(client: Client, order: dict[str, Any]) -> None:
+    """Make one call, beside others."""
+    call = order["arguments"]["call"]
+    current.set(call)
+    report("call", call=call, tool=order["tool"])
+    try:
+        result = await client.call_tool(order["tool"], order["arguments"])
+        says = result.content[0].text  # type: ignore[union-attr]
+        report("failure" if result.is_error else "result", call=call, text=says)
+    except (MCPError, OSError) as error:
+        report("failure", call=call, text=str(error) or type(error).__name__)
 
 
 if __name__ == "__main__":
