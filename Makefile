@@ -214,7 +214,7 @@ format: setup ## format Rust, Python and JavaScript
 	$(MCP2)/ruff check --fix .
 	npm run --silent format
 
-demo: setup ## watch long calls survive their connections, in Python and in Node, for servers and for clients
+demo: setup ## watch long calls survive their connections, as streams and as tasks, in Python and in Node, for servers and for clients
 	@$(MCP2)/python demo $(DEMO_ARGS)
 
 demo-python: setup ## the demo in Python alone
@@ -231,7 +231,7 @@ demo-rust: ## the demo in Rust alone: rmcp behind Tailrope's service, and rmcp's
 demo-client: setup ## the demo's part for clients alone: a hostile server, without our line and with it
 	@$(MCP2)/python demo --part client $(DEMO_ARGS)
 
-demo-cluster: setup ## three nodes behind nginx: a rolling restart and a kill -9 under the calls of one client
+demo-cluster: setup ## three nodes behind nginx: a rolling restart and a kill -9 under the calls of a client that resumes and one that takes tasks
 	@tests/services/with --install nginx
 	@$(MCP2)/python demo --part cluster
 

@@ -9,12 +9,14 @@ from typing import Any
 # The first flavor is the one that is measured by default, and the one that the bars hold for.
 FLAVORS = {"python": ["mcp2", "mcp1", "fastmcp"], "node": ["v2", "v1"], "rust": ["rmcp3"]}
 SIDES = ("stock", "tailrope")
-GROUPS = ["echo", "emit", "replay", "poll", "memory", "events", "herd"]
+GROUPS = ["echo", "emit", "replay", "poll", "tasks", "memory", "events", "herd"]
 # Measured when they are asked for alone: they need the servers of the stores.
 STORES = "stores"
 RELAY = "relay"
 # Memory is measured in a process of its own, and ten thousand clients at once; the rates share one.
 ALONE = {"memory", "events", "herd"}
+# What answers 2026-07-28: clients of it take tasks on both sides, where only ours makes them.
+MODERN = {"mcp2", "fastmcp", "v2"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,26 @@ ROWS = [
     Row("poll", "poll, 32 sessions", "poll:32", "per_second", "cycles/s", "call, close, resume; 32 sessions", True),
     Row("poll", "  p50", "poll:32", "p50_ms", "ms"),
     Row("poll", "  CPU of the server", "poll:32", "cpu_us", "us/cycle", "CPU of call, close, resume"),
+    Row(
+        "tasks",
+        "quick call, 2026-07-28",
+        "quick:16",
+        "cpu_us",
+        "us/call",
+        "CPU of a call of 2026-07-28 that is no task",
+    ),
+    Row("tasks", "  rate", "quick:16", "per_second", "calls/s", is_rate=True),
+    Row("tasks", "  p50", "quick:16", "p50_ms", "ms"),
+    Row(
+        "tasks",
+        "poll, by tools/list",
+        "polls:16",
+        "cpu_us",
+        "us/poll",
+        "CPU of a poll of a task, by that of `tools/list`",
+    ),
+    Row("tasks", "  rate", "polls:16", "per_second", "polls/s", is_rate=True),
+    Row("tasks", "  p50", "polls:16", "p50_ms", "ms"),
     Row("memory", "session + idle GET", "memory", "both_bytes", "bytes", "memory of a session with an idle GET"),
     Row("memory", "  session", "memory", "session_bytes", "bytes"),
     Row("memory", "  idle GET", "memory", "get_bytes", "bytes"),
@@ -62,6 +84,8 @@ BARS: dict[str, dict[str, float]] = {
         "emit, 10,000 x 100 B": 5,
         "replay of the same": 40,
         "poll, 32 sessions": 2.5,
+        "quick call, 2026-07-28": 1.05,
+        "poll, by tools/list": 1,
         "session + idle GET": 0.6,
     },
     "node": {
@@ -70,6 +94,8 @@ BARS: dict[str, dict[str, float]] = {
         "emit, 10,000 x 100 B": 4,
         "replay of the same": 4,
         "poll, 32 sessions": 1.1,
+        "quick call, 2026-07-28": 1.05,
+        "poll, by tools/list": 1,
         "session + idle GET": 1.2,
     },
 }

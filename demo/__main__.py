@@ -7,8 +7,11 @@ these three observers.
 The client's part: the same client meets a hostile server, as it is and then with Tailrope's line. The observers are
 the server, which lives in this process, and the client's application.
 
+The tasks' part: two workers share a store. The same client, of 2025-11-25, and one of 2026-07-28 that takes tasks call
+the same tool, and workers are killed. The observers are those of the server's part.
+
 The cluster's part: three nodes share a store behind nginx. They are restarted, and one is killed, under the calls of
-the same client. The observers are the tools and the client's application.
+the same two clients. The observers are the tools and the clients' applications.
 """
 
 import argparse
@@ -25,6 +28,7 @@ from ordeal import Ordeal
 from processes import LANGUAGES, Language, free_port, read, start, stop, wait_for_server
 from story import Story
 from tap import Tap
+from tasks.story import run_tasks
 
 # Longer than any client waits for its call.
 CLIENT_TIMEOUT_S = 90
@@ -43,7 +47,7 @@ async def run_server_part(language: Language, transport: str) -> bool:
     reporter = asyncio.create_task(story.keep_reporting())
     try:
         await wait_for_server(server, port)
-        async with Tap(port, story.observer()) as tap:
+        async with Tap([port], story.observer()) as tap:
             story.timeline.begin(f"{language.title}, {'Tailrope' if transport == 'tailrope' else 'stock'} transport")
             assert client.stdin is not None  # it is started with a pipe
             client.stdin.write(f"http://127.0.0.1:{tap.port}/mcp\n".encode())
@@ -114,7 +118,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--part",
-        choices=("server", "client", "cluster"),
+        choices=("server", "client", "tasks", "cluster"),
         help="one part alone; --transport is the server's, and the cluster has both languages",
     )
     parser.add_argument("--seed", type=int, default=SEED, help=f"of what the hostile server does; default: {SEED}")
@@ -129,9 +133,11 @@ def main() -> int:
         if part == "cluster":
             return 0 if asyncio.run(run_cluster()) else 1
         good = []
-        if part != "client":
+        if part in (None, "server"):
             good += [asyncio.run(run_server_part(language, args.transport)) for language in languages]
-        if part != "server":
+        if part in (None, "tasks"):
+            good += [asyncio.run(run_tasks(language)) for language in languages if language is not LANGUAGES["rust"]]
+        if part in (None, "client"):
             good += [asyncio.run(run_client_part(language, args.seed)) for language in languages]
     except KeyboardInterrupt:
         return 130

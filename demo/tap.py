@@ -19,9 +19,12 @@ class Exchange:
     number: int
     method: str
     headers: dict[str, str]
+    upstream_port: int
     body: bytes = b""
     status: int = 0
     content_type: str = ""
+    # Of one that is no stream.
+    answer: bytes = b""
 
 
 @dataclass
@@ -169,17 +172,21 @@ class HttpDecoder:
 class _Link:
     """State of one client socket: requests that wait for their answers, oldest first."""
 
+    upstream_port: int
     waiting: list[Exchange] = field(default_factory=list)
     current: Exchange | None = None
     events: EventDecoder | None = None
 
 
 class Tap:
-    """Listens on a free port of the loopback interface and forwards to `upstream_port`."""
+    """Listens on a free port of the loopback interface and forwards each connection to the first of `upstream_ports`
+    that takes it.
+    """
 
-    def __init__(self, upstream_port: int, observer: Observer) -> None:
-        self._upstream_port = upstream_port
+    def __init__(self, upstream_ports: list[int], observer: Observer) -> None:
+        self.upstream_ports = upstream_ports
         self._observer = observer
+        self._links: dict[asyncio.StreamWriter, _Link] = {}
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -197,13 +204,26 @@ class Tap:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def prefer(self, port: int) -> None:
+        """From now on clients come to this one if it is there: connections between two requests are closed."""
+        self.upstream_ports.sort(key=lambda other: other != port)
+        for writer, link in self._links.items():
+            if link.current is None and not link.waiting:
+                writer.close()
+
+    async def _connect(self) -> tuple[int, asyncio.StreamReader, asyncio.StreamWriter]:
+        for port in self.upstream_ports:
+            with contextlib.suppress(OSError):
+                return port, *await asyncio.open_connection("127.0.0.1", port)
+        raise ConnectionRefusedError
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # a stream callback always runs in a task
         self._tasks.add(task)
         try:
-            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
-            link = _Link()
+            port, up_reader, up_writer = await self._connect()
+            link = self._links[writer] = _Link(port)
             requests, responses = self._decoders(link)
             await asyncio.gather(
                 self._forward(reader, up_writer, requests), self._forward(up_reader, writer, responses)
@@ -212,6 +232,7 @@ class Tap:
             pass
         finally:
             writer.close()
+            self._links.pop(writer, None)
             self._tasks.discard(task)
 
     async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, decoder: HttpDecoder) -> None:
@@ -232,7 +253,7 @@ class Tap:
         observer = self._observer
 
         def request_head(line: str, headers: dict[str, str]) -> bool:
-            link.waiting.append(Exchange(next(self._numbers), line.split(" ")[0], headers))
+            link.waiting.append(Exchange(next(self._numbers), line.split(" ")[0], headers, link.upstream_port))
             return False
 
         def request_body(data: bytes) -> None:
@@ -250,14 +271,19 @@ class Tap:
             return exchange.status not in (202, 204)
 
         def response_body(data: bytes) -> None:
-            if link.events is not None and link.current is not None:
-                for event in link.events.feed(data):
-                    observer.on_event(link.current, event)
+            exchange = link.current
+            if exchange is None:
+                return
+            if link.events is None:
+                exchange.answer += data
+                return
+            for event in link.events.feed(data):
+                observer.on_event(exchange, event)
 
         def response_end() -> None:
-            if link.current is not None:
-                observer.on_end(link.current)
-                link.current = None
+            exchange, link.current = link.current, None
+            if exchange is not None:
+                observer.on_end(exchange)
 
         return (
             HttpDecoder(request_head, request_body, request_end),

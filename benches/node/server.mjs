@@ -102,6 +102,19 @@ async function routerOf(eventStore, makeServer) {
   return createSessionRouter(makeServer, { retryInterval: RETRY_MS, eventStore });
 }
 
+/** Revision 2026-07-28, which has no sessions: with tasks on our side, and as the SDK answers it on the other. */
+async function modern(eventStore, makeServer) {
+  if (options.transport === 'tailrope') {
+    const { createResumableMcpHandler } = await import('tailrope/mcp');
+    return createResumableMcpHandler(makeServer, { eventStore }).node;
+  }
+  const [{ createMcpHandler }, { toNodeHandler }] = await Promise.all([
+    import('@modelcontextprotocol/server'),
+    import('@modelcontextprotocol/node'),
+  ]);
+  return toNodeHandler(createMcpHandler(makeServer, { legacy: 'reject' }));
+}
+
 const { values: options } = parseArgs({
   options: {
     port: { type: 'string' },
@@ -121,8 +134,10 @@ const makeServer = await FLAVORS[options.flavor]();
 const handle = options.routed
   ? (await routerOf(eventStore, makeServer)).node
   : handler(Transport, eventStore, makeServer);
+const handleModern = options.flavor === 'v2' ? await modern(eventStore, makeServer) : undefined;
 const server = http.createServer((req, res) => {
-  handle(req, res).catch((error) => {
+  const isModern = handleModern !== undefined && req.headers['mcp-protocol-version'] === '2026-07-28';
+  (isModern ? bodyOf(req).then((body) => handleModern(req, res, body)) : handle(req, res)).catch((error) => {
     console.error(error);
     res.destroy();
   });

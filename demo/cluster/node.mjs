@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 
 import { McpServer } from '@modelcontextprotocol/server';
-import { configure, createSessionRouter, drain, openStore } from 'tailrope/mcp';
+import { configure, createResumableMcpHandler, drain, openStore } from 'tailrope/mcp';
 import * as z from 'zod';
 
 const CLOSE_EVERY_MS = 2_500;
@@ -73,9 +73,9 @@ configure({
   store: await openStore(options.store, { ownerLostMs: Number(options['owner-lost-ms']) }),
   retryMs: 1_000,
 });
-const router = createSessionRouter(buildServer, { onAdopted: () => report('adopt') });
+const handler = createResumableMcpHandler(buildServer, { onAdopted: () => report('adopt') });
 process.once('SIGTERM', async () => {
   await drain({ withinMs: Number(options['drain-within-ms']) });
   process.exit(0);
 });
-http.createServer(router.node).listen(Number(options.port), '127.0.0.1');
+http.createServer(handler.node).listen(Number(options.port), '127.0.0.1');

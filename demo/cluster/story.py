@@ -1,4 +1,4 @@
-"""What befalls three nodes under the calls of one client, as it happens, and what became of the calls."""
+"""What befalls three nodes under the calls of two clients, as it happens, and what became of the calls."""
 
 import asyncio
 import collections
@@ -12,11 +12,14 @@ from pathlib import Path
 
 from notes import Notes
 from processes import LANGUAGES, read, start, stop
+from timeline import TO_CLIENT
 
 from cluster.fleet import Fleet, Node
 
 # Nothing in the demo takes longer.
 PATIENCE_S = 60
+# nginx gives each request to the next node: of so many calls one comes to each of two nodes.
+MOST_TASKS = 8
 
 
 @dataclass
@@ -26,6 +29,7 @@ class Call:
     nodes: list[str] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    polls: int = 0
     result: str | None = None
     failure: str | None = None
 
@@ -43,8 +47,10 @@ class Story(Notes):
         self.changed = asyncio.Event()
         self.adopted = 0
         self._emitting = ""
-        self._is_open = False
-        # The client has ended.
+        # What ran at the node that was killed.
+        self.killed: set[str] = set()
+        self._open = 0
+        # A client has ended.
         self.is_gone = False
 
     def told_by(self, node: str, fact: dict[str, object]) -> None:
@@ -55,6 +61,9 @@ class Story(Notes):
         elif what == "start":
             self.calls[name].nodes.append(node)
             self.timeline.row(f"{node}: {name} starts")
+        elif is_task(name) and what != "finish":
+            # Its client polls, so no connection has what the tool emits.
+            return
         elif what == "emit":
             if self._emitting != node:
                 self.timeline.flush()
@@ -62,16 +71,20 @@ class Story(Notes):
             self.calls[name].emitted.append(int(str(fact["number"])))
             self.timeline.emitted(self.calls[name].emitted[-1], f"{node} emits")
         elif what in ("close", "finish", "ask"):
-            does = {"close": "closes the connection", "finish": "tool ends", "ask": "asks the user"}[str(what)]
-            self.timeline.row(f"{node}: {does}")
+            does = {"close": "closes, works on", "finish": "ends", "ask": "asks the user"}[str(what)]
+            self.timeline.row(f"{node}: {name} {does}")
         self.changed.set()
 
     def told(self, fact: dict[str, object]) -> None:
         """What the client reports."""
         what, name = fact["what"], str(fact.get("call"))
         if what == "open":
-            self._is_open = True
-            self.timeline.row(right=f"opens a session ({fact['revision']})", colour="cyan")
+            self._open += 1
+            self.timeline.row(right=f"a client speaks {fact['revision']}", colour="cyan")
+        elif what == "task":
+            self.timeline.row(wire=TO_CLIENT, right=f"{name} is a task", colour="cyan")
+        elif what == "poll":
+            self.calls[name].polls += 1
         elif what == "call":
             self.timeline.row(right=f"calls {name}", colour="cyan")
         elif what == "progress":
@@ -103,17 +116,18 @@ class Story(Notes):
         self.changed.set()
 
     async def opened(self) -> None:
-        await self.until(lambda: self._is_open)
+        await self.until(lambda: self._open == 2)
 
-    def summary(self, killed: str) -> bool:
+    def summary(self) -> bool:
         """Print the closing lines; True when all is as it should be."""
         self.timeline.flush()
         lost = repeated = failed = again = came_twice = 0
+        killed = self.killed
         for name, call in self.calls.items():
             twice = len(call.received) - len(set(call.received))
             again += max(0, len(call.nodes) - 1)
-            if name == killed and call.failure is not None:
-                came_twice = twice
+            if name in killed and call.failure is not None:
+                came_twice += twice
                 continue
             repeated += twice
             failed += call.result is None
@@ -121,8 +135,12 @@ class Story(Notes):
         wrong = lost + repeated + failed + again
         paint = self.timeline.paint
         events = sum(len(call.received) for call in self.calls.values())
-        print(f"\none session, {len(self.calls)} calls, {events:,} events received; adopted {self.adopted} times")
-        print(f"the call whose node was killed: {self.calls[killed].failure or 'ended before the kill'}")
+        tasks = {name: call for name, call in self.calls.items() if is_task(name)}
+        calls, polls = len(self.calls) - len(tasks), sum(call.polls for call in tasks.values())
+        print(f"\none session, {calls} calls, {events:,} events received; adopted {self.adopted} times")
+        print(f"{len(tasks)} calls that became tasks, {polls} polls")
+        for name in sorted(killed):
+            print(f"{name}, whose node was killed: {self.calls[name].failure or 'ended before the kill'}")
         if came_twice:
             # When a connection breaks, its SDK goes back to where that connection began.
             print(f"  when its connection broke, the client asked for {came_twice} events again")
@@ -132,7 +150,7 @@ class Story(Notes):
                 "red" if wrong else "green",
             )
         )
-        return not wrong and self.adopted > 0
+        return not wrong and self.adopted > 0 and any(is_task(name) for name in killed)
 
 
 async def ask(client: Process, story: Story, tool: str, name: str, **arguments: object) -> None:
@@ -143,44 +161,58 @@ async def ask(client: Process, story: Story, tool: str, name: str, **arguments: 
     await story.until(lambda: bool(story.calls[name].nodes) or story.calls[name].is_over)
 
 
-async def act(fleet: Fleet, client: Process, story: Story) -> None:
-    assert client.stdin is not None  # it is started with a pipe
-    client.stdin.write(f"http://127.0.0.1:{fleet.port}/mcp\n".encode())
+async def act(fleet: Fleet, client: Process, tasks: Process, story: Story) -> None:
+    for process in (client, tasks):
+        assert process.stdin is not None  # it is started with a pipe
+        process.stdin.write(f"http://127.0.0.1:{fleet.port}/mcp\n".encode())
     await story.opened()
 
     await ask(client, story, "index_files", "call 1", files=400, run_s=16)
-    await story.until(lambda: len(story.calls["call 1"].received) >= 80)
-    for node in by_work(fleet, story, "call 1"):
+    await ask(tasks, story, "index_files", "task 1", files=200, run_s=8)
+    await story.until(lambda: len(story.calls["call 1"].received) >= 80 and story.calls["task 1"].polls > 0)
+    for node in sorted(fleet.nodes, key=lambda node: [runs(node, story, name) for name in ("call 1", "task 1")]):
         story.happens(f"{node.title} is restarted")
         status = await fleet.restart(node)
         # uvicorn ends with the signal that it was told to end with.
         story.happens(f"{node.title} is back" + (f", status {status}" if status not in (0, -signal.SIGTERM) else ""))
-    await story.until(lambda: story.calls["call 1"].is_over)
+    await story.until(lambda: story.calls["call 1"].is_over and story.calls["task 1"].is_over)
 
     await ask(client, story, "ask_folder", "call 2")
     await story.until(lambda: story.calls["call 2"].is_over)
 
     await ask(client, story, "index_files", "call 3", files=400, run_s=16)
-    await story.until(lambda: len(story.calls["call 3"].received) >= 80)
-    victim = by_work(fleet, story, "call 3")[-1]
+    victim = next(node for node in fleet.nodes if runs(node, story, "call 3"))
+    names = [f"task {number}" for number in range(2, 2 + MOST_TASKS)]
+    for count, name in enumerate(names, 1):
+        await ask(tasks, story, "index_files", name, files=150, run_s=6)
+        # One that is lost and one that is not.
+        if len({runs(victim, story, name) for name in names[:count]}) == 2:
+            names = names[:count]
+            break
+    await story.until(lambda: len(story.calls["call 3"].received) >= 80 and all(story.calls[it].polls for it in names))
+    story.killed = {name for name in ("call 3", *names) if runs(victim, story, name)}
     story.happens(f"{victim.title} is killed (kill -9)")
     await fleet.kill(victim)
     await story.until(lambda: story.calls["call 3"].is_over)
 
     await ask(client, story, "index_files", "call 4", files=100, run_s=2)
-    await story.until(lambda: story.calls["call 4"].is_over)
+    await story.until(lambda: all(call.is_over for call in story.calls.values()))
 
 
-def by_work(fleet: Fleet, story: Story, name: str) -> list[Node]:
-    """The nodes, and last the one that runs the call."""
-    return sorted(fleet.nodes, key=lambda node: node.name in story.calls[name].nodes)
+def is_task(name: str) -> bool:
+    return name.startswith("task")
+
+
+def runs(node: Node, story: Story, name: str) -> bool:
+    return node.name in story.calls[name].nodes
 
 
 async def run_cluster() -> bool:
     story = Story()
-    client = await start(LANGUAGES["python"], "cluster/client")
-    reader = asyncio.create_task(read(client, story))
-    reader.add_done_callback(lambda _: story.ends())
+    clients = [await start(LANGUAGES["python"], program) for program in ("cluster/client", "tasks/client")]
+    readers = [asyncio.create_task(read(client, story)) for client in clients]
+    for reader in readers:
+        reader.add_done_callback(lambda _: story.ends())
     reporter = asyncio.create_task(story.keep_reporting())
     try:
         with tempfile.TemporaryDirectory(prefix="tailrope-demo-") as folder:
@@ -188,13 +220,13 @@ async def run_cluster() -> bool:
                 kind = fleet.store.partition(":")[0]
                 nodes = ", ".join(node.title for node in fleet.nodes)
                 story.timeline.begin(f"{nodes} on one store ({kind}), behind nginx without affinity")
-                await act(fleet, client, story)
-                await stop(client)
+                await act(fleet, *clients, story)
+                await asyncio.gather(*map(stop, clients))
     except TimeoutError:
         story.note(lambda: story.timeline.row(right=f"nothing came for {PATIENCE_S} s", colour="red"))
     finally:
-        await stop(client)
-        await reader
+        await asyncio.gather(*map(stop, clients))
+        await asyncio.gather(*readers)
         reporter.cancel()
         story.report()
-    return story.summary("call 3")
+    return story.summary()

@@ -2,7 +2,8 @@
 //!
 //! `tailrope-bench-client --port 8000 [--pid PID] [--seconds 3] [--rounds 3] [--events 10000] MEASURE..`
 //! with measures `warm:SESSIONS`, `echo:SESSIONS`, `emit`, `replay`, `poll:SESSIONS`, `resume:SESSIONS`, `memory:SESSIONS`,
-//! `event_memory`, `herd:SESSIONS`, and `relay`, which needs another process on the same store: `--there PORT --there-pid PID`.
+//! `event_memory`, `herd:SESSIONS`, `quick:CLIENTS`, `polls:CLIENTS`, and `relay`, which needs another process on the same
+//! store: `--there PORT --there-pid PID`.
 //!
 //! Each measure prints one JSON object on a line of its own. A run against a server that an earlier run has used
 //! needs `--first-id`: the plain store of the stock transports tells streams apart by request id alone.
@@ -11,6 +12,7 @@ mod check;
 mod herd;
 mod http;
 mod measure;
+mod modern;
 mod process;
 mod relay;
 mod session;
@@ -36,6 +38,8 @@ async fn run(measure: &str, set: Settings) -> Result<serde_json::Value> {
         "memory" => measure::sessions_memory(set, sessions).await,
         "event_memory" => measure::events_memory(set).await,
         "herd" => herd::herd(set, sessions).await,
+        "quick" => modern::quick(set, sessions).await,
+        "polls" => modern::polls(set, sessions).await,
         "relay" => relay::relay(set).await,
         _ => Err(format!("unknown measure {name}").into()),
     }

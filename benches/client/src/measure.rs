@@ -48,14 +48,14 @@ pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> f64 {
 
 /// What workers that run side by side until a moment have done.
 #[derive(Default)]
-struct Tally {
-    took: Vec<Duration>,
-    faults: usize,
+pub(crate) struct Tally {
+    pub(crate) took: Vec<Duration>,
+    pub(crate) faults: usize,
     first_fault: Option<String>,
 }
 
 impl Tally {
-    fn fault(&mut self, text: String) {
+    pub(crate) fn fault(&mut self, text: String) {
         self.faults += 1;
         self.first_fault.get_or_insert(text);
     }
@@ -77,11 +77,7 @@ impl Tally {
     }
 }
 
-async fn side_by_side<F, W>(set: Settings, measure: &str, sessions: usize, worker: W) -> Result<Value>
-where
-    F: Future<Output = Tally> + Send + 'static,
-    W: Fn(Session, Instant) -> F,
-{
+async fn opened(set: Settings, sessions: usize) -> Result<Vec<Session>> {
     let mut opened = Vec::new();
     for _ in 0..sessions {
         let mut session = Session::open(set.port).await?;
@@ -89,11 +85,21 @@ where
         session.call(next_id(), "echo", json!({"text": "warm"})).await?;
         opened.push(session);
     }
+    Ok(opened)
+}
+
+/// Lets each client do its work until the time is over.
+pub(crate) async fn side_by_side<C, F, W>(set: Settings, measure: &str, clients: Vec<C>, worker: W) -> Result<Value>
+where
+    F: Future<Output = Tally> + Send + 'static,
+    W: Fn(C, Instant) -> F,
+{
+    let sessions = clients.len();
     let mut meter = Meter::new(set.pid);
     let used = meter.start()?;
     let start = Instant::now();
     let until = start + Duration::from_secs_f64(set.seconds);
-    let workers: Vec<_> = opened.into_iter().map(|session| tokio::spawn(worker(session, until))).collect();
+    let workers: Vec<_> = clients.into_iter().map(|client| tokio::spawn(worker(client, until))).collect();
     let mut tally = Tally::default();
     for worker in workers {
         tally.merge(worker.await?);
@@ -124,7 +130,7 @@ async fn stay_awake() {
 }
 
 async fn echo_calls(set: Settings, sessions: usize) -> Result<Value> {
-    side_by_side(set, "echo", sessions, |session, until| async move {
+    side_by_side(set, "echo", opened(set, sessions).await?, |session, until| async move {
         echo_while(session, |_| Instant::now() < until).await
     })
     .await
@@ -132,7 +138,8 @@ async fn echo_calls(set: Settings, sessions: usize) -> Result<Value> {
 
 /// Calls by number instead of time: what a machine with other work does in a second may not be enough.
 pub(crate) async fn warm(set: Settings, sessions: usize) -> Result<Value> {
-    side_by_side(set, "warm", sessions, |session, _| echo_while(session, |done| done < WARM_CALLS)).await
+    let opened = opened(set, sessions).await?;
+    side_by_side(set, "warm", opened, |session, _| echo_while(session, |done| done < WARM_CALLS)).await
 }
 
 async fn echo_while(mut session: Session, goes_on: impl Fn(usize) -> bool) -> Tally {
@@ -259,7 +266,7 @@ pub(crate) async fn poll(set: Settings, sessions: usize) -> Result<Value> {
     let mut probe = Session::open(set.port).await?;
     // Stock leaves a resumed connection open after the response: find out once, instead of waiting each time.
     let ends = poll_cycle(&mut probe, None).await?;
-    let mut report = side_by_side(set, "poll", sessions, move |mut session, until| async move {
+    let mut report = side_by_side(set, "poll", opened(set, sessions).await?, move |mut session, until| async move {
         let mut tally = Tally::default();
         while Instant::now() < until && tally.faults < 10 {
             let start = Instant::now();
@@ -313,7 +320,7 @@ async fn poll_cycle(session: &mut Session, ends: Option<bool>) -> Result<bool> {
 
 /// Calls whose reader leaves again and again in their midst, and comes back at once to the live end of their stream.
 pub(crate) async fn resume(set: Settings, sessions: usize) -> Result<Value> {
-    side_by_side(set, "resume", sessions, move |mut session, until| async move {
+    side_by_side(set, "resume", opened(set, sessions).await?, move |mut session, until| async move {
         let mut tally = Tally::default();
         while Instant::now() < until && tally.faults < 10 {
             let start = Instant::now();

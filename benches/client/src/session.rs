@@ -12,7 +12,7 @@ use crate::sse::Events;
 
 const REVISION: &str = "2025-11-25";
 /// Below the 5 s after which uvicorn closes an idle connection, so that a request never meets its end.
-const IDLE_REUSE: Duration = Duration::from_secs(2);
+pub(crate) const IDLE_REUSE: Duration = Duration::from_secs(2);
 
 /// Above the time of the slowest emit on the slowest server.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);

@@ -7,6 +7,7 @@ mod missed;
 mod opening;
 mod standalone;
 mod takeover;
+mod tasks;
 
 use crate::facts::{Evidence, Facts, Found, Outcome, not_checked};
 
@@ -39,6 +40,11 @@ pub(crate) async fn make(name: &str, facts: &Facts, seen: &Evidence) -> Found<Ou
         "resume-often" => live::resume_often(facts, seen).await,
         "takeover-call" => takeover::takeover_call(facts, seen).await,
         "takeover-resumed" => takeover::takeover_resumed(facts, seen).await,
+        "tasks" => tasks::tasks(facts, seen).await,
+        "tasks-refused" => tasks::tasks_refused(facts, seen).await,
+        "task-created" => tasks::task_created(facts, seen).await,
+        "task-polled" => tasks::task_polled(facts, seen).await,
+        "task-cancelled" => tasks::task_cancelled(facts, seen).await,
         "unique-ids" => ends::unique_ids(facts).await,
         "unknown-session" => ends::unknown_session(facts, seen).await,
         "session-end" => ends::session_end(facts, seen).await,

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::facts::{Evidence, Facts, Found, Opening, Outcome, fault, not_checked, ok, settled, shown_type, warn};
-use crate::session::{CLIENT, MODERN, NEWEST, OLDER};
+use crate::session::{MODERN, NEWEST, OLDER};
 
 pub(super) async fn initialize(facts: &Facts, seen: &Evidence) -> Found<Outcome> {
     let Opening { session, initialize, initialized } = facts.opening().await?;
@@ -29,16 +29,8 @@ pub(super) async fn initialize(facts: &Facts, seen: &Evidence) -> Found<Outcome>
 pub(super) async fn newer_revision(facts: &Facts, seen: &Evidence) -> Found<Outcome> {
     facts.opening().await?;
     let modern = MODERN.as_str();
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": modern,
-        "io.modelcontextprotocol/clientCapabilities": {},
-        "io.modelcontextprotocol/clientInfo": {"name": CLIENT, "version": "1"},
-    });
-    let client = facts.stranger(None, Some(modern.to_owned()));
-    let exchange = client.request_with(1, "server/discover", json!({"_meta": meta})).await?;
+    let exchange = facts.ask("server/discover", json!({}), false).await?;
     seen.note(format!("POST server/discover, {modern}"), &exchange);
-    exchange.answered(facts.timeout()).await;
-    settled(&exchange).await;
     if exchange.json().contains_key("result") {
         return warn(format!("{modern} is served too: clients that prefer it lose their calls with their connections"));
     }

@@ -17,7 +17,7 @@ const LONGEST_CALL: Duration = Duration::from_secs(120);
 /// What is called.
 pub(crate) struct Tool {
     pub(crate) name: String,
-    arguments: Map<String, Value>,
+    pub(super) arguments: Map<String, Value>,
 }
 
 /// The undisturbed call, whatever came of it: how long it takes, what it sends, and what is wrong with it.
@@ -122,7 +122,11 @@ impl Facts {
         if let Some(name) = self.options.tool.clone() {
             return Ok(Rc::new(Tool { name, arguments: self.options.arguments.clone().unwrap_or_default() }));
         }
-        let exchange = self.first().await?.request(self.next_id(), "tools/list").await?;
+        let exchange = match self.first().await {
+            Ok(session) => session.request(self.next_id(), "tools/list").await?,
+            // There may be tasks.
+            Err(_) => self.ask("tools/list", json!({}), true).await?,
+        };
         exchange.answered(self.timeout()).await;
         let message = exchange.json();
         let tools = message.get("result").and_then(|result| result["tools"].as_array());

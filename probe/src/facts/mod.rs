@@ -1,6 +1,7 @@
 //! What several checks need to know, each found out once: sessions, a short stream, a long call.
 
 mod calls;
+mod tasks;
 mod words;
 
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,7 @@ use crate::options::Options;
 use crate::session::{NEWEST, Run, Session, Stream};
 use crate::wire::{Endpoint, Exchange, NoAnswer};
 pub(crate) use calls::{Polled, Tool};
+pub(crate) use tasks::{Created, EXTENSION, result_of};
 pub(crate) use words::{shown, shown_type};
 
 /// How long what must not come is waited for, and what comes by itself.
@@ -120,6 +122,8 @@ pub(crate) struct Facts {
     standalone: Fact<Rc<Exchange>>,
     tool: Fact<Rc<Tool>>,
     polled: Fact<Rc<Polled>>,
+    discovered: Fact<Rc<Exchange>>,
+    task: Fact<Created>,
     pub(crate) neighbours: Fact<(Rc<Run>, Rc<Run>)>,
     pub(crate) cut_call: Fact<Rc<CutCall>>,
 }
@@ -171,6 +175,8 @@ impl Facts {
             standalone: Fact::new(),
             tool: Fact::new(),
             polled: Fact::new(),
+            discovered: Fact::new(),
+            task: Fact::new(),
             neighbours: Fact::new(),
             cut_call: Fact::new(),
         }

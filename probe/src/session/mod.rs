@@ -79,6 +79,9 @@ impl Session {
         headers.push(("content-type", "application/json".to_owned()));
         if self.is_of(MODERN) {
             headers.push(("mcp-method", message["method"].as_str().unwrap_or_default().to_owned()));
+            let params = &message["params"];
+            let name = params["name"].as_str().or_else(|| params["taskId"].as_str());
+            headers.extend(name.map(|name| ("mcp-name", name.to_owned())));
         }
         let exchange = self.endpoint.send(Method::POST, &headers, Some(message.to_string()), within).await?;
         Ok(self.kept(exchange, message["id"].as_u64().map(Stream::Request)))

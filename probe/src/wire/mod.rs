@@ -6,6 +6,6 @@ mod endpoint;
 mod exchange;
 mod tls;
 
-pub(crate) use blocks::{Block, is_marked};
+pub(crate) use blocks::{Block, Message, is_marked};
 pub(crate) use endpoint::{Endpoint, NoAnswer, Why};
 pub(crate) use exchange::{Exchange, State};

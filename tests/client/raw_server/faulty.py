@@ -18,6 +18,11 @@ its input.
     closes, closes-blind, closes-silently                                     a call whose connection ends early
     quick, late, fails, no-tools                                                  its tool
     silent, empty-keeps                                                       a connection on which nothing happens
+    tasks, tasks-settings, tasks-list, tasks-older                            2026-07-28, too
+    tasks-open, tasks-unnamed, tasks-known, tasks-acked                       refusals there
+    task-whole, task-id, task-status, task-date, task-ttl, task-pause, task-message    what its tasks have
+    task-lost, task-typed, task-other, task-odd, task-empty, task-asks, task-changes    what polls are answered
+    task-refuses, task-acks-bare, task-forgets                                cancellations
     session-400, no-delete, delete-keeps, ping-fails, notified-200            sessions and requests
     guarded, no-mcp                                                           401 without authorization; 404
 """
@@ -33,6 +38,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .sockets import Connection, GoneError, Listener, Request
+from .tasks import REVISION, Tasks
 
 NEWEST = "2025-11-25"
 RETRY_MS = 20
@@ -90,6 +96,7 @@ class World:
         assert faults <= names(), faults - names()
         self.faults = faults
         self.sessions: dict[str, Session] = {}
+        self.made = Tasks(self.has)
         self.count = itertools.count(1)
         # Every session's, where they share.
         self.shared: dict[str, Stream] = {}
@@ -111,6 +118,10 @@ class World:
             return
         if message is not None and message.get("method") == "server/discover" and self.has("both-eras"):
             answer_json(connection, {"jsonrpc": "2.0", "id": message["id"], "result": {}})
+            return
+        if message is not None and self.has("tasks") and request.headers.get("mcp-protocol-version") == REVISION:
+            status, answer = self.made.answer(message)
+            answer_json(connection, {"jsonrpc": "2.0", "id": message["id"], **answer}, status=status)
             return
         session = self.sessions.get(session_id or "")
         if session is None and self.has("stateless"):
@@ -404,8 +415,10 @@ class Writer:
         await self.connection.stream("\n".join([*lines, "", ""]).encode())
 
 
-def answer_json(connection: Connection, message: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-    connection.answer(200, {"content-type": "application/json", **(headers or {})}, json.dumps(message).encode())
+def answer_json(
+    connection: Connection, message: dict[str, Any], headers: dict[str, str] | None = None, status: int = 200
+) -> None:
+    connection.answer(status, {"content-type": "application/json", **(headers or {})}, json.dumps(message).encode())
 
 
 def refuse(connection: Connection, status: int, code: int = -32_000) -> None:
