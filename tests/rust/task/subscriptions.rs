@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::protocol::{Decoder, Item};
-use tailrope_core::task::{Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What};
+use tailrope_core::task::{Born, Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What};
 
 use crate::kit::dice::{Dice, depth};
 
 const UNIX_MS: u64 = 1_795_832_278_000;
+const RETENTION_MS: u64 = 60_000;
 const MAX_EVENT_BYTES: usize = 1_000;
 const ACKNOWLEDGEMENT: &str = "event: message\r\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\
     \"params\":{\"notifications\":{\"toolsListChanged\":true}}}\r\n\r\n";
@@ -30,7 +31,7 @@ fn subscribed(tasks: &[String]) -> Subscription {
 
 /// A task, so many changes after it was made.
 fn task(changes: &[What]) -> Task {
-    let created = What::Created { limit_ms: None, retention_ms: 60_000, call: "{}".into() };
+    let created = What::Created { limit_ms: None, retention_ms: RETENTION_MS, call: "{}".into() };
     let changes = std::iter::once(created).chain(changes.iter().cloned());
     let changes: Vec<Change> = (0..).zip(changes).map(|(at, what)| Change { at: UNIX_MS + at, what }).collect();
     Task::fold(&changes).unwrap().unwrap()
@@ -41,7 +42,8 @@ fn message(text: &str) -> What {
 }
 
 fn completed() -> What {
-    What::Ended(End::Completed(r#"{ "content" : [ ] }"#.into()))
+    let born = Born { created_at: UNIX_MS, retention_ms: RETENTION_MS };
+    What::Ended(End::Completed(r#"{ "content" : [ ] }"#.into()), born)
 }
 
 fn text(subscription: &mut Subscription, now: u64) -> String {
