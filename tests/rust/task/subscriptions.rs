@@ -3,12 +3,11 @@
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::protocol::{Decoder, Item};
-use tailrope_core::task::{Born, Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What};
+use tailrope_core::task::{Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What};
 
 use crate::kit::dice::{Dice, depth};
 
 const UNIX_MS: u64 = 1_795_832_278_000;
-const RETENTION_MS: u64 = 60_000;
 const MAX_EVENT_BYTES: usize = 1_000;
 const ACKNOWLEDGEMENT: &str = "event: message\r\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\
     \"params\":{\"notifications\":{\"toolsListChanged\":true}}}\r\n\r\n";
@@ -31,7 +30,7 @@ fn subscribed(tasks: &[String]) -> Subscription {
 
 /// A task, so many changes after it was made.
 fn task(changes: &[What]) -> Task {
-    let created = What::Created { limit_ms: None, retention_ms: RETENTION_MS, call: "{}".into() };
+    let created = What::Created { limit_ms: None, retention_ms: 60_000, call: "{}".into() };
     let changes = std::iter::once(created).chain(changes.iter().cloned());
     let changes: Vec<Change> = (0..).zip(changes).map(|(at, what)| Change { at: UNIX_MS + at, what }).collect();
     Task::fold(&changes).unwrap().unwrap()
@@ -41,9 +40,13 @@ fn message(text: &str) -> What {
     What::Message(text.into())
 }
 
-fn completed() -> What {
-    let born = Born { created_at: UNIX_MS, retention_ms: RETENTION_MS };
-    What::Ended(End::Completed(r#"{ "content" : [ ] }"#.into()), born)
+/// A task that has its end behind these changes.
+fn completed(changes: &[What]) -> Task {
+    let mut task = task(changes);
+    let end = End::Completed(r#"{ "content" : [ ] }"#.into());
+    let change = task.ended(UNIX_MS + changes.len() as u64 + 1, end);
+    task.apply(&change).unwrap();
+    task
 }
 
 fn text(subscription: &mut Subscription, now: u64) -> String {
@@ -78,7 +81,7 @@ fn t_25_the_acknowledgement_comes_first_and_names_the_tasks_that_are_there() {
         subscription.sought().map(|(number, id)| (number, id.as_str().to_owned())).collect::<Vec<_>>(),
         [(0, id(1)), (2, id(2)), (3, id(3))]
     );
-    subscription.found(0, Some(&task(&[completed()])));
+    subscription.found(0, Some(&completed(&[])));
     subscription.found(2, None);
     assert_eq!(text(&mut subscription, 0), "");
     // A comment is no message.
@@ -103,7 +106,7 @@ fn t_24_a_task_that_has_its_end_or_waits_is_told_at_once_and_a_call_that_runs_is
     let mut subscription = subscribed(&[id(1), id(2), id(3)]);
     subscription.push(ACKNOWLEDGEMENT.as_bytes());
     subscription.found(0, Some(&task(&[message("at work")])));
-    subscription.found(1, Some(&task(&[completed()])));
+    subscription.found(1, Some(&completed(&[])));
     subscription.found(2, Some(&task(&[What::Asked { ask: 1, request: r#"{"method":"a"}"#.into() }])));
     let told = given(&mut subscription);
     assert_eq!(told.len(), 3);
@@ -119,7 +122,7 @@ fn t_24_a_task_that_has_its_end_or_waits_is_told_at_once_and_a_call_that_runs_is
 #[test]
 fn t_24_a_result_is_sent_as_it_was_stored() {
     let mut subscription = opened();
-    subscription.found(0, Some(&task(&[completed()])));
+    subscription.found(0, Some(&completed(&[])));
     assert!(text(&mut subscription, 0).contains(r#""result":{ "content" : [ ] },"_meta":"#));
 }
 
@@ -133,13 +136,11 @@ fn t_24_each_change_is_told_until_the_end_and_only_the_newest_waits() {
     assert!(!subscription.found(0, Some(&task(&[message("one"), message("two")]))), "it is older than what waits");
     let told = given(&mut subscription);
     assert_eq!((told.len(), &told[0]["params"]["statusMessage"]), (1, &json!("three")));
-    assert!(subscription.found(0, Some(&task(&[message("one"), message("two"), message("three"), completed()]))));
+    assert!(subscription.found(0, Some(&completed(&[message("one"), message("two"), message("three")]))));
     assert!(!subscription.is_done(0));
     assert_eq!(given(&mut subscription)[0]["params"]["status"], "completed");
     assert!(subscription.is_done(0));
-    assert!(
-        !subscription.found(0, Some(&task(&[message("a"), message("b"), message("c"), message("d"), completed()])))
-    );
+    assert!(!subscription.found(0, Some(&completed(&[message("a"), message("b"), message("c"), message("d")]))));
     assert_eq!(given(&mut subscription), Vec::<Value>::new());
 }
 
@@ -172,7 +173,7 @@ fn t_24_what_the_sdk_answers_that_is_no_acknowledgement_is_passed_on() {
     let refusal = "data: {\"jsonrpc\":\"2.0\",\"id\":\"s\",\"error\":{\"code\":-32603,\"message\":\"full\"}}\r\n\r\n";
     for answer in [refusal, "data: {}\n\ndata: {}\n\n", "data: {\"params\"", ""] {
         let mut subscription = subscribed(&[id(1)]);
-        subscription.found(0, Some(&task(&[completed()])));
+        subscription.found(0, Some(&completed(&[])));
         subscription.push(answer.as_bytes());
         subscription.end();
         assert_eq!(text(&mut subscription, 0), answer);
@@ -193,7 +194,7 @@ fn an_sdk_that_has_nothing_to_tell_does_not_end_the_subscription_to_tasks() {
     assert_eq!(text(&mut subscription, 14_999), "");
     assert_eq!(text(&mut subscription, 15_000), ": keep-alive\n\n");
     assert_eq!(subscription.deadline(), Ms(30_000));
-    subscription.found(0, Some(&task(&[completed()])));
+    subscription.found(0, Some(&completed(&[])));
     let end = text(&mut subscription, 20_000);
     assert!(end.contains("\"completed\"") && end.ends_with(LAST), "{end}");
     assert!(subscription.is_over());
@@ -234,7 +235,7 @@ fn o17_a_drain_ends_a_subscription_once_it_is_acknowledged() {
     subscription.drain();
     assert_eq!(text(&mut subscription, 0), "");
     subscription.push(ACKNOWLEDGEMENT.as_bytes());
-    subscription.found(0, Some(&task(&[completed()])));
+    subscription.found(0, Some(&completed(&[])));
     let told = given(&mut subscription);
     assert_eq!(told[1]["params"]["status"], "completed");
     let meta = json!({"io.modelcontextprotocol/subscriptionId": "s"});
@@ -282,11 +283,9 @@ fn t_24_t_25_hold_however_streams_are_cut_and_tasks_change() {
         let ends = [1 + dice.place(8), 1 + dice.place(8)];
         let is_sought_late = dice.one_in(2);
         let look = |subscription: &mut Subscription, at: usize, changes: &mut [usize; 2]| {
-            let mut whole = vec![message("at work"); changes[at]];
-            if changes[at] == ends[at] {
-                whole[ends[at] - 1] = completed();
-            }
-            subscription.found(at, Some(&task(&whole)));
+            let steps = vec![message("at work"); changes[at].min(ends[at] - 1)];
+            let stands = if changes[at] == ends[at] { completed(&steps) } else { task(&steps) };
+            subscription.found(at, Some(&stands));
             changes[at] = (changes[at] + 1).min(ends[at]);
         };
         if !is_sought_late {

@@ -1,19 +1,29 @@
-//! A task that subscribers of this process follow: one look serves all of them.
+//! Looks at tasks that nobody asks for now.
 //!
-//! The owner says when there is something new, if it is here. If it is another process, the task is looked at once a second. A look
-//! is a request for the task like any other, so it also sees the end of an owner.
+//! A task that subscribers follow is looked at when its owner has stored something, if that is here, and once a second if it is another
+//! process. One look serves all subscribers of a process. A task that was polled is looked at for a while. A look is a request for
+//! the task like any other, so it also sees the end of an owner.
 
 use std::collections::BTreeMap;
 
 use crate::Ms;
+use crate::engine::NoWake;
 use crate::engine::connections::Wake;
 use crate::engine::shared::{Shared, Timed, lock};
-use crate::engine::tasks::query::{Asker, FOLLOW_MS, Query};
+use crate::engine::tasks::loading::View;
+use crate::engine::tasks::query::{Asker, Query, QueryChange, Stage};
 use crate::engine::tasks::subscription::SubscriptionCell;
 use crate::exchange::Principal;
 use crate::protocol::RequestId;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::task::{Ask, TaskId, TaskRequest};
+
+/// How long the log of a task that was asked for here is looked at, so that the end of its owner is seen. Clients ask sooner
+/// again.
+const FOLLOW_FOR_MS: u64 = 30_000;
+/// Pause between two looks.
+pub(super) const FOLLOW_MS: u64 = 1_000;
 
 /// The tasks that are followed here.
 #[derive(Default)]
@@ -175,5 +185,37 @@ impl Drop for Followed {
         lock(&self.shared.timed).remove(&self.number);
         let scheduled = lock(&self.state).scheduled;
         self.shared.schedule(scheduled.unwrap_or(Ms::NEVER), Ms::NEVER, self.number);
+    }
+}
+
+impl QueryChange<'_> {
+    /// Goes on looking at a task whose owner is another process, because only looks show that the owner is gone.
+    pub(super) fn follow(&mut self, view: &View) {
+        // Subscribers look again themselves.
+        if !matches!(self.query.asker, Asker::Client) || view.owner.is_none() {
+            return;
+        }
+        let Query { shared, name, principal, request, .. } = self.query;
+        let mut followers = lock(&shared.followers);
+        if shared.check().is_err() {
+            // Nobody would end it.
+            return;
+        }
+        let until = self.now + FOLLOW_FOR_MS;
+        // Not through its lock: who has that may wait for the lock of the followers.
+        if let Some(Asker::Nobody(known)) = followers.get(name).map(|follower| &follower.asker) {
+            return known.store(until.0, Ordering::Relaxed);
+        }
+        let nobody = Asker::Nobody(AtomicU64::new(until.0));
+        let wake: (Arc<dyn Wake>, u64) = (Arc::new(NoWake), 0);
+        let follower = Query::new(shared, Arc::clone(name), principal.clone(), request.clone(), None, nobody, wake);
+        let at = self.now + FOLLOW_MS;
+        {
+            let mut state = lock(&follower.state);
+            state.stage = Stage::Pause(at);
+            state.scheduled = at;
+        }
+        shared.schedule(Ms::NEVER, at, follower.number);
+        followers.insert(Arc::clone(name), follower);
     }
 }

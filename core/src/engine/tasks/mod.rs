@@ -11,7 +11,8 @@
 //! | `writing`, `records` | writes the task's changes |
 //! | `mail` | takes what other processes relay |
 //! | `query` | answers a request about a task, wherever its owner is: `loading`, `relaying`, `inheriting` |
-//! | `following`, `subscription` | looks at tasks for subscribers, and tells them of changes |
+//! | `following` | looks at tasks that nobody asks for now |
+//! | `subscription` | tells subscribers of changes |
 //! | `board` | the tasks of an engine, their bounds, and when they expire |
 
 pub(crate) mod board;

@@ -20,6 +20,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::Ms;
+use crate::engine::Engine;
 use crate::engine::connections::Wake;
 use crate::engine::lines::Line;
 use crate::engine::sessions::cell::Names;
@@ -27,9 +28,9 @@ use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::tasks::Verdict;
 use crate::engine::tasks::call::TaskCall;
 use crate::engine::tasks::cell::CallCell;
+use crate::engine::tasks::following::FOLLOW_MS;
 use crate::engine::tasks::inheriting::Inheritance;
-use crate::engine::tasks::loading::{Loading, View};
-use crate::engine::{Engine, NoWake};
+use crate::engine::tasks::loading::Loading;
 use crate::exchange::{Principal, Relayed};
 use crate::protocol::{Refusal, RequestId, StreamNonce};
 use crate::store::{Complete, Operation, Outcome, SessionId, StreamKey, Ticket, Watch, Watcher};
@@ -39,11 +40,6 @@ use crate::task::{Ask, Task, TaskId, TaskRequest, acknowledged, detailed, not_ta
 
 /// Pause before what did not succeed is tried again.
 const PAUSE_MS: u64 = 250;
-/// How long the log of a task that was asked for here is looked at, so that the end of its owner is seen. Clients ask sooner
-/// again.
-const FOLLOW_FOR_MS: u64 = 30_000;
-/// Pause between two of these looks.
-pub(super) const FOLLOW_MS: u64 = 1_000;
 
 /// What a request about a task is answered.
 #[derive(Clone, Debug)]
@@ -84,10 +80,10 @@ pub(crate) struct Query {
     pub(super) principal: Option<Principal>,
     pub(super) request: TaskRequest,
     pub(super) relayed: Option<Relayed>,
-    asker: Asker,
+    pub(super) asker: Asker,
     pub(super) wake: (Arc<dyn Wake>, u64),
     me: Weak<Self>,
-    state: Mutex<QueryState>,
+    pub(super) state: Mutex<QueryState>,
 }
 
 /// Who wants to know.
@@ -109,7 +105,7 @@ pub(super) struct QueryState {
     answers: VecDeque<TaskAnswer>,
     /// When the request is given up.
     due: Ms,
-    scheduled: Ms,
+    pub(super) scheduled: Ms,
     is_watching: bool,
 }
 
@@ -438,36 +434,6 @@ impl QueryChange<'_> {
         if !std::mem::replace(&mut self.state.is_watching, true) {
             self.query.shared.store.watch(&self.query.name, &self.query.watcher());
         }
-    }
-
-    /// Goes on looking at a task whose owner is another process, because only looks show that the owner is gone.
-    pub(super) fn follow(&mut self, view: &View) {
-        // Subscribers look again themselves.
-        if !matches!(self.query.asker, Asker::Client) || view.owner.is_none() {
-            return;
-        }
-        let Query { shared, name, principal, request, .. } = self.query;
-        let mut followers = lock(&shared.followers);
-        if shared.check().is_err() {
-            // Nobody would end it.
-            return;
-        }
-        let until = self.now + FOLLOW_FOR_MS;
-        // Not through its lock: who has that may wait for the lock of the followers.
-        if let Some(Asker::Nobody(known)) = followers.get(name).map(|follower| &follower.asker) {
-            return known.store(until.0, Ordering::Relaxed);
-        }
-        let nobody = Asker::Nobody(AtomicU64::new(until.0));
-        let wake: (Arc<dyn Wake>, u64) = (Arc::new(NoWake), 0);
-        let follower = Query::new(shared, Arc::clone(name), principal.clone(), request.clone(), None, nobody, wake);
-        let at = self.now + FOLLOW_MS;
-        {
-            let mut state = lock(&follower.state);
-            state.stage = Stage::Pause(at);
-            state.scheduled = at;
-        }
-        shared.schedule(Ms::NEVER, at, follower.number);
-        followers.insert(Arc::clone(name), follower);
     }
 
     /// A time has come.
