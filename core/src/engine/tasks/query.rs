@@ -96,6 +96,8 @@ pub(super) struct QueryState {
     answers: VecDeque<TaskAnswer>,
     /// When the request is given up.
     due: Ms,
+    /// Of a follower: when it tells the owner next that the task is asked for.
+    pub(super) sign_at: Ms,
     scheduled: Ms,
     is_watching: bool,
 }
@@ -175,6 +177,7 @@ impl Query {
                 stage: Stage::Start,
                 answers: VecDeque::new(),
                 due,
+                sign_at: Ms(0),
                 scheduled: Ms::NEVER,
                 is_watching: false,
             }),
@@ -185,7 +188,7 @@ impl Query {
         query
     }
 
-    fn is_follower(&self) -> bool {
+    pub(super) fn is_follower(&self) -> bool {
         self.follows_until.is_some()
     }
 
