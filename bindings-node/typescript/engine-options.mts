@@ -45,7 +45,7 @@ export interface EngineOptions extends StoreOptions {
   maxRequestsPerSession?: number;
   /** A session that is idle for so long ends. 0 switches it off. Default 1,800,000 (30 minutes). */
   sessionIdleMs?: number;
-  /** How long requests may run without any sign of their client. Default 3,600,000 (1 hour). */
+  /** How long requests and tasks may run without any sign of their client. Default 3,600,000 (1 hour). */
   maxDetachedMs?: number;
   /**
    * How long `drain()` waits for connections to end, and for calls. Those that another process cannot show the end of get an error

@@ -146,7 +146,7 @@ class Options(StoreOptions, total=False):
     max_requests_per_session: int
     """Requests of one session that may run at once; further ones are answered with status 429. Default 1,000."""
     max_detached_ms: int
-    """How long requests may run without any sign of their client. Default 3,600,000 (1 hour)."""
+    """How long requests and tasks may run without any sign of their client. Default 3,600,000 (1 hour)."""
     drain_within_ms: int
     """How long a server that stops waits for calls. Those that another process cannot show the end of get an error
     then. Default 5,000."""

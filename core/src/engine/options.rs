@@ -53,7 +53,7 @@ pub struct Options {
     pub max_sessions_per_principal: usize,
     /// Requests of one session that may run at once.
     pub max_requests_per_session: usize,
-    /// How long a session may have running requests and no contact, in milliseconds.
+    /// How long a session may have running requests and no contact, and a task no client that asks for it, in milliseconds.
     pub max_detached_ms: u64,
     /// After how long without anything a session is idle, in milliseconds; 0 is never. See [`Engine::tick`](crate::engine::Engine::tick).
     pub session_idle_ms: u64,

@@ -123,6 +123,8 @@ counters! {
     tasks_adopted,
     /// Tasks that this process gave their end, because the process that ran them was gone.
     tasks_lost,
+    /// Tasks that were ended because no client asked for them for `max_detached_ms`.
+    tasks_unasked,
     /// Requests of 2026-07-28 that were refused, so that their clients fall back to a revision that can resume.
     requests_steered,
     /// Requests of 2026-07-28 that were left to the SDK: they cannot be resumed.

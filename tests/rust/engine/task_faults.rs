@@ -243,3 +243,28 @@ fn a_result_that_is_larger_than_a_stream_may_be_is_read() {
     let shown = get(&bench, &task);
     assert_eq!((&shown["status"], &shown["createdAt"]), (&json!("completed"), &created["createdAt"]));
 }
+
+#[test]
+fn i11_a_task_that_no_client_asks_for_is_ended() {
+    const MAX_MS: u64 = 60_000;
+    for process in [0, 1] {
+        let fleet = Fleet::with(2, Options { max_detached_ms: MAX_MS, ..Options::default() });
+        let caller = open(&fleet.benches[0]);
+        let task = caller.become_task(&fleet.benches[0]);
+        // A client that asks now and then, here or there, keeps it.
+        for _ in 0..10 {
+            assert_eq!(status(&fleet.benches[process], &task), "working");
+            for _ in 0..5 {
+                fleet.advance(MAX_MS / 10);
+            }
+        }
+        assert_eq!(caller.steps(), []);
+        for _ in 0..25 {
+            fleet.advance(MAX_MS / 10);
+        }
+        assert_eq!(caller.steps()[..1], [CallStep::Disconnect { run: 0 }]);
+        let shown = get(&fleet.benches[1], &task);
+        assert_eq!((&shown["status"], &shown["error"]["code"]), (&json!("failed"), &json!(-32603)));
+        assert_eq!(fleet.benches[0].engine.stats().tasks_unasked, 1);
+    }
+}

@@ -81,6 +81,9 @@ pub(super) struct CallState {
     pub(super) place: Place,
     pub(super) queue: VecDeque<Queued>,
     pub(super) requesters: OwnMap<u64, Requester>,
+    /// When a client asked for the task last, as far as this process knows, and how many readers elsewhere were counted then.
+    pub(super) asked_at: Ms,
+    pub(super) readers: u64,
     /// A drain waits for the call.
     guest: Option<Guest>,
     /// The host of the call stops, and may be one of several.
@@ -136,6 +139,8 @@ impl CallCell {
             place: Place::Nowhere,
             queue: VecDeque::new(),
             requesters: OwnMap::default(),
+            asked_at: shared.clock.now(),
+            readers: 0,
             guest,
             is_draining: false,
             scheduled: Ms::NEVER,
@@ -234,7 +239,9 @@ impl CallCell {
 
     /// The task as the store has it.
     pub(super) fn shown(&self) -> Option<Task> {
-        lock(&self.state).machine.stored().cloned()
+        let state = &mut *lock(&self.state);
+        state.asked_at = self.shared.clock.now();
+        state.machine.stored().cloned()
     }
 
     /// A request for the task came here.
@@ -338,6 +345,7 @@ impl CallChange<'_> {
     }
 
     pub(super) fn ask(&mut self, from: u64, ask: &Ask) {
+        self.state.asked_at = self.now.at;
         let has_end = self.state.machine.stored().is_some_and(|task| task.end().is_some());
         if self.state.place != Place::Here && !has_end {
             // It was let go since the request found it here.
@@ -428,8 +436,11 @@ impl CallChange<'_> {
         self.look_into_inbox();
         self.write();
         self.end();
+        let unasked_at = self.unasked_at();
         let CallState { machine, writing, inbox, place, .. } = &*self.state;
         let own = machine.deadline().min(writing.due());
+        // What is asked already is due by itself.
+        let own = if writing.is_idle() { own.min(unasked_at) } else { own };
         let deadline = if *place == Place::Here { own.min(inbox.due()) } else { own.min(inbox.answers_due()) };
         if deadline != self.state.scheduled {
             self.cell.shared.schedule(self.state.scheduled, deadline, self.cell.number);

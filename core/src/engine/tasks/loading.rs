@@ -8,7 +8,7 @@ use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::tasks::TASK_LOG;
 use crate::engine::tasks::query::{QueryChange, Stage};
 use crate::store::{Answer, Attach, Attached, LogPage, Operation, Owner, ReadLimit, StoreError, StoredEvent, Ticket};
-use crate::stream::Seq;
+use crate::stream::{Chain, Seq};
 use crate::sync::atomic::Ordering;
 use crate::task::{Ask, Change, End, Task, unreadable};
 
@@ -33,8 +33,15 @@ const LIMIT: ReadLimit = ReadLimit { up_to: Seq::MAX, events: PAGE_EVENTS, bytes
 
 impl QueryChange<'_> {
     pub(super) fn load(&mut self) {
-        let attach =
-            Attach { stream: Some(TASK_LOG), principal: self.query.identity(), limit: LIMIT, ..Attach::default() };
+        let counts = self.counts();
+        let attach = Attach {
+            stream: Some(TASK_LOG),
+            principal: self.query.identity(),
+            tag: counts.then(|| Chain::start(&TASK_LOG.0).tag()),
+            counts,
+            limit: LIMIT,
+            ..Attach::default()
+        };
         let ticket = self.query.ticket(TASK_LOG, Operation::Attach(self.query.number));
         let answer = self.query.shared.store.attach(&self.query.name, &attach, &ticket);
         let loading = Loading { ticket, events: Vec::new() };
@@ -42,6 +49,16 @@ impl QueryChange<'_> {
             Answer::Now(result) => self.attached(loading, result),
             Answer::Later => self.state.stage = Stage::Load(loading),
         }
+    }
+
+    /// Whether the owner has to learn that its task is asked for here: by the first look, and by some of the later ones.
+    fn counts(&mut self) -> bool {
+        const SIGNS: u64 = 4;
+        let is_due = self.query.is_follower() && self.state.sign_at <= self.now;
+        if is_due {
+            self.state.sign_at = self.now + self.query.shared.options.max_detached_ms / SIGNS;
+        }
+        is_due
     }
 
     pub(super) fn attached(&mut self, loading: Loading, result: Result<Attached, StoreError>) {
@@ -103,9 +120,13 @@ impl QueryChange<'_> {
 
     fn decide(&mut self, view: View) {
         let (ask, task) = (&self.query.request.ask, &view.task);
+        let is_orphaned = self.is_orphaned(view.owner);
+        // Its owner may not have heard from the store what is read here, and acknowledges when it has.
+        let owner_answers = view.owner.is_some() && !is_orphaned;
         if task.end().is_some() {
             return match ask {
                 Ask::Get => self.show(task),
+                _ if owner_answers => self.post(),
                 _ => self.acknowledge(),
             };
         }
@@ -113,7 +134,6 @@ impl QueryChange<'_> {
             // Where the store forgot that this process let it go.
             self.query.shared.leave_again(&self.query.name);
         }
-        let is_orphaned = self.is_orphaned(view.owner);
         let lost = task.owner_lost(self.query.shared.clock.unix_ms()).filter(|_| is_orphaned);
         match ask {
             Ask::Get if lost.is_none() => {
@@ -121,7 +141,8 @@ impl QueryChange<'_> {
                 self.show(&view.task);
             }
             Ask::Update(responses)
-                if !responses.iter().any(|response| task.questions().find(&response.key).is_some()) =>
+                if !owner_answers
+                    && !responses.iter().any(|response| task.questions().find(&response.key).is_some()) =>
             {
                 // Nothing is asked that this answers.
                 self.acknowledge();

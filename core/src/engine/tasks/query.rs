@@ -105,6 +105,8 @@ pub(super) struct QueryState {
     answers: VecDeque<TaskAnswer>,
     /// When the request is given up.
     due: Ms,
+    /// Of a follower: when it tells the owner next that the task is asked for.
+    pub(super) sign_at: Ms,
     pub(super) scheduled: Ms,
     is_watching: bool,
 }
@@ -188,6 +190,7 @@ impl Query {
                 shown: None,
                 answers: VecDeque::new(),
                 due,
+                sign_at: Ms(0),
                 scheduled: Ms::NEVER,
                 is_watching: false,
             }),
@@ -198,7 +201,7 @@ impl Query {
         query
     }
 
-    fn is_follower(&self) -> bool {
+    pub(super) fn is_follower(&self) -> bool {
         matches!(self.asker, Asker::Nobody(_))
     }
 

@@ -33,6 +33,8 @@ enum Step {
     HoldAgain,
     /// Where the log stands then.
     Look,
+    /// Whether clients asked other processes for the task.
+    Readers,
 }
 
 #[derive(Default)]
@@ -96,11 +98,14 @@ impl CallChange<'_> {
                 Step::Hold
             } else if std::mem::take(&mut writing.is_doubted) && self.cell.shared.store.outlives_process() {
                 Step::HoldAgain
-            } else if records.are_stored() {
-                return;
-            } else {
+            } else if !records.are_stored() {
                 Step::Append
+            } else if self.unasked_at() <= self.now.at {
+                Step::Readers
+            } else {
+                return;
             };
+            let writing = &mut self.state.writing;
             (writing.since, writing.pauses) = (self.now.at, 0);
             self.try_step(step);
         }
@@ -111,7 +116,7 @@ impl CallChange<'_> {
         let operation = match step {
             Step::Hold | Step::HoldAgain => Operation::Hold,
             Step::Append => Operation::Append,
-            Step::Look => Operation::Look(0),
+            Step::Look | Step::Readers => Operation::Look(0),
         };
         let ticket = cell.ticket(TASK_LOG, operation);
         let due = cell.shared.due_after(self.now.at);
@@ -122,7 +127,7 @@ impl CallChange<'_> {
         let outcome = match step {
             Step::Hold => held(store.hold(&cell.name, &Hold { epoch, seen: None, record }, &ticket)),
             Step::HoldAgain => held(store.hold(&cell.name, &Hold { epoch, seen: Some(epoch), record }, &ticket)),
-            Step::Look => match store.read(&cell.key(TASK_LOG), 0, ReadLimit::default(), &ticket) {
+            Step::Look | Step::Readers => match store.read(&cell.key(TASK_LOG), 0, ReadLimit::default(), &ticket) {
                 Answer::Now(page) => Some(Outcome::Page(page)),
                 Answer::Later => None,
             },
@@ -194,6 +199,7 @@ impl CallChange<'_> {
             (Step::Hold, Outcome::Held(Ok(_))) => return self.is_held(),
             (Step::HoldAgain, Outcome::Held(Ok(_))) => return self.try_step(Step::Look),
             (Step::Append, Outcome::Done(Ok(()))) => return self.appended(),
+            (Step::Readers, Outcome::Page(Ok(page))) => return self.has_readers(page.readers),
             (Step::Look, Outcome::Page(Ok(page))) => return self.restore(page.page.head, page.chain),
             (Step::Look, Outcome::Page(Err(StoreError::Gone))) => {
                 return self.restore(0, Chain::start(&TASK_LOG.0).0);
@@ -211,6 +217,7 @@ impl CallChange<'_> {
                 self.state.writing.is_held = false;
                 self.state.records.lost();
             }
+            (Step::Readers, _) => self.state.writing.is_doubted = lasts,
             (Step::Append, StoreError::Fenced | StoreError::Gone | StoreError::RolledBack | StoreError::OutOfOrder)
                 if lasts && !self.state.records.is_new() =>
             {
@@ -238,6 +245,24 @@ impl CallChange<'_> {
         }
         Counters::add(&counters.events_stored, records.appended());
         self.tell_stored();
+    }
+
+    /// When a task that no client asks for has its end (I11).
+    pub(super) fn unasked_at(&self) -> Ms {
+        let max_ms = self.cell.shared.options.max_detached_ms;
+        let goes_on = self.state.machine.task().is_some_and(|task| task.end().is_none());
+        if self.state.place == Place::Here && goes_on && max_ms > 0 { self.state.asked_at + max_ms } else { Ms::NEVER }
+    }
+
+    /// So many followers of other processes have counted themselves in the log.
+    fn has_readers(&mut self, readers: u64) {
+        if std::mem::replace(&mut self.state.readers, readers) < readers {
+            self.state.asked_at = self.now.at;
+            return;
+        }
+        Counters::add(&self.cell.shared.counters.tasks_unasked, 1);
+        log_later!(self, WARN, [], "no client asked for a task for max_detached_ms: it is ended");
+        self.input(Input::Unasked);
     }
 
     fn tell_stored(&mut self) {

@@ -94,6 +94,8 @@ pub enum Input {
         /// The number of the change.
         number: u64,
     },
+    /// Nobody asked for the task for as long as it may go on so.
+    Unasked,
     /// Another process has the task.
     Fenced,
     /// [`Machine::deadline`](super::Machine::deadline) has come.

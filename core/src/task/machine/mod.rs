@@ -214,6 +214,11 @@ impl Machine {
                 }
                 _ => self.stay_plain(now, out),
             },
+            Input::Unasked => {
+                if let Phase::Task(running) = &mut self.phase {
+                    running.unasked(now, &mut self.runs, out);
+                }
+            }
             Input::Fenced => {
                 if let Phase::Task(running) = &mut self.phase {
                     running.fenced(out);

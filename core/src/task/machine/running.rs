@@ -220,6 +220,12 @@ impl Running {
         self.then(Then::Do(Output::Acknowledge { from }), now, runs, out);
     }
 
+    /// Nobody is there who would read a result.
+    pub(super) fn unasked(&mut self, now: Now, runs: &mut Runs, out: &mut Vec<Output>) {
+        self.end(now, failure("The task was ended, because no client asked for it any more", None), out);
+        runs.cancel(now.at, out);
+    }
+
     /// The store has the changes up to this one.
     pub(super) fn stored_up_to(&mut self, now: Now, number: u64, runs: &mut Runs, out: &mut Vec<Output>) {
         let mut is_changed = false;

@@ -56,6 +56,9 @@ impl World {
         let Asked { task, node, .. } = *asked;
         let status = &shown["status"];
         let is_set_back = self.tasks.known[task].is_set_back;
+        // An owner that has not heard of its own end from the store shows what it has heard of, also where others have seen that.
+        let is_owner = self.tasks.served.iter().any(|served| served.task == task && served.node == node);
+        let is_late = is_owner && self.tasks.known[task].may_end_at.is_some();
         let questions = shown["inputRequests"].as_object().cloned().unwrap_or_default();
         for (key, request) in questions {
             let before = self.tasks.known[task].shown.entry(key.clone()).or_insert_with(|| request.clone()).clone();
@@ -77,9 +80,7 @@ impl World {
             self.tasks.known[task].end.get_or_insert(end);
             return;
         }
-        // An owner that has not heard of its own end from the store shows what it has heard of.
-        let is_owner = self.tasks.served.iter().any(|served| served.task == task && served.node == node);
-        if asked.end.is_some() && !is_owner && !is_set_back {
+        if asked.end.is_some() && !is_late && !is_set_back {
             self.blame(task, "T-15", format!("a task that had its end is {status} at node {node}"));
         }
         if asked.is_cancelled && !is_set_back {

@@ -208,10 +208,15 @@ impl World {
         let now = self.sea().now;
         let known = &mut self.tasks.known[task];
         known.is_set_back = true;
-        known.is_forgotten |= known.may_end_at.is_some_and(|at| at + REMEMBERED_MS < now);
+        // A store that waits for a decision may wait for longer than anybody remembers.
+        known.is_forgotten |= self.setup.is_slow || known.may_end_at.is_some_and(|at| at + REMEMBERED_MS < now);
         self.count("tasks set back");
+        let (name, mut sea) = (session_of(&id), self.sea());
+        // No store loses the end of a log, and not that its owner let go of it after that.
+        let is_left = sea.sessions.get(&name).is_some_and(|known| known.held.is_released);
+        let by = if is_left { by / 4 * 4 + 1 } else { by };
         // The log of a task is named as one of nobody's request.
-        self.sea().roll_back(&session_of(&id), "standalone", by);
+        sea.roll_back(&name, "standalone", by);
     }
 
     /// Whoever was woken for a task goes on. Returns whether anybody did, and keeps the others.
