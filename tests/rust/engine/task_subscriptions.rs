@@ -114,6 +114,26 @@ fn t_24_every_process_tells_what_becomes_of_a_task() {
 }
 
 #[test]
+fn i11_a_task_that_somebody_follows_is_asked_for() {
+    const MAX_MS: u64 = 60_000;
+    for at in [0, 1] {
+        let fleet = Fleet::with(2, Options { max_detached_ms: MAX_MS, ..Options::default() });
+        let caller = open(&fleet.benches[0]);
+        let task = caller.become_task(&fleet.benches[0]);
+        let (subscriber, _) = subscribe(&fleet.benches[at], ALICE, &[&task]);
+        for _ in 0..40 {
+            fleet.advance(MAX_MS / 10);
+        }
+        assert_eq!(subscriber.statuses(), Vec::<String>::new());
+        drop(subscriber);
+        for _ in 0..25 {
+            fleet.advance(MAX_MS / 10);
+        }
+        assert_eq!(fleet.benches[0].engine.stats().tasks_unasked, 1, "nobody follows it any more");
+    }
+}
+
+#[test]
 fn t_27_tasks_of_others_and_unknown_ones_are_not_agreed_to() {
     let fleet = Fleet::new(2);
     let caller = open(&fleet.benches[0]);

@@ -11,7 +11,7 @@ use crate::engine::NoWake;
 use crate::engine::connections::Wake;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::tasks::loading::View;
-use crate::engine::tasks::query::{Asker, Query, QueryChange, Stage};
+use crate::engine::tasks::query::{Audience, Query, QueryChange, Stage};
 use crate::engine::tasks::subscription::SubscriptionCell;
 use crate::exchange::Principal;
 use crate::protocol::RequestId;
@@ -24,6 +24,16 @@ use crate::task::{Ask, TaskId, TaskRequest};
 const FOLLOW_FOR_MS: u64 = 30_000;
 /// Pause between two looks.
 pub(super) const FOLLOW_MS: u64 = 1_000;
+
+/// How often an owner is told that its task is asked for, in milliseconds: some times before it would end the task.
+pub(super) fn sign_ms(shared: &Shared) -> u64 {
+    const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+    match shared.options.max_detached_ms {
+        // It never ends one.
+        0 => DAY_MS,
+        max_ms => max_ms / 4,
+    }
+}
 
 /// The tasks that are followed here.
 #[derive(Default)]
@@ -52,6 +62,8 @@ struct FollowedState {
     looks_again: bool,
     /// The next look without a hint.
     scheduled: Option<Ms>,
+    /// When a look tells the owner again that somebody follows its task here.
+    sign_at: Ms,
 }
 
 impl Shared {
@@ -113,7 +125,8 @@ impl Followed {
                 return;
             }
             let (name, principal) = (Arc::clone(&self.name), self.principal.clone());
-            let query = Query::new(&self.shared, name, principal, request, None, Asker::Subscribers, (me, self.number));
+            let audience = Audience::Subscribers(state.sign_at);
+            let query = Query::new(&self.shared, name, principal, request, None, audience, (me, self.number));
             state.look = Some(Arc::clone(&query));
             query
         };
@@ -142,17 +155,17 @@ impl Wake for Followed {
         let (look, subscribers, looks_again) = {
             let mut state = lock(&self.state);
             let Some(look) = state.look.take() else { return };
+            state.sign_at = look.sign_at();
             state.subscribers.retain(|(subscriber, _)| subscriber.strong_count() > 0);
             (look, state.subscribers.clone(), std::mem::take(&mut state.looks_again))
         };
         let shown = look.take_shown();
-        let looks_later = match &shown {
-            // Without another process only the owner changes it.
-            Some(task) => self.shared.store.outlives_process() && task.as_ref().is_some_and(|it| it.end().is_none()),
-            None => true,
-        };
+        let looks_later = shown.as_ref().is_none_or(|task| task.as_ref().is_some_and(|task| task.end().is_none()));
+        let is_elsewhere = shown.is_none() || self.shared.store.outlives_process();
+        // Where the owner is here, a look only shows it that somebody waits for its task.
+        let pause_ms = if is_elsewhere { FOLLOW_MS } else { sign_ms(&self.shared).max(FOLLOW_MS) };
         let next = (looks_later && self.shared.check().is_ok())
-            .then(|| self.shared.next_look(self.shared.clock.now(), FOLLOW_MS));
+            .then(|| self.shared.next_look(self.shared.clock.now(), pause_ms));
         self.schedule(&mut lock(&self.state), next);
         for (subscriber, number) in subscribers {
             if let Some(subscriber) = subscriber.upgrade() {
@@ -192,7 +205,7 @@ impl QueryChange<'_> {
     /// Goes on looking at a task whose owner is another process, because only looks show that the owner is gone.
     pub(super) fn follow(&mut self, view: &View) {
         // Subscribers look again themselves.
-        if !matches!(self.query.asker, Asker::Client) || view.owner.is_none() {
+        if !matches!(self.query.audience, Audience::Client) || view.owner.is_none() {
             return;
         }
         let Query { shared, name, principal, request, .. } = self.query;
@@ -203,10 +216,10 @@ impl QueryChange<'_> {
         }
         let until = self.now + FOLLOW_FOR_MS;
         // Not through its lock: who has that may wait for the lock of the followers.
-        if let Some(Asker::Nobody(known)) = followers.get(name).map(|follower| &follower.asker) {
+        if let Some(Audience::Nobody(known)) = followers.get(name).map(|follower| &follower.audience) {
             return known.store(until.0, Ordering::Relaxed);
         }
-        let nobody = Asker::Nobody(AtomicU64::new(until.0));
+        let nobody = Audience::Nobody(AtomicU64::new(until.0));
         let wake: (Arc<dyn Wake>, u64) = (Arc::new(NoWake), 0);
         let follower = Query::new(shared, Arc::clone(name), principal.clone(), request.clone(), None, nobody, wake);
         let at = self.now + FOLLOW_MS;

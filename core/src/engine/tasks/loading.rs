@@ -6,7 +6,8 @@ use crate::engine::connections::conn::PAGE_BYTES;
 use crate::engine::lines::log_later;
 use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::tasks::TASK_LOG;
-use crate::engine::tasks::query::{QueryChange, Stage};
+use crate::engine::tasks::following::sign_ms;
+use crate::engine::tasks::query::{Audience, QueryChange, Stage};
 use crate::store::{Answer, Attach, Attached, LogPage, Operation, Owner, ReadLimit, StoreError, StoredEvent, Ticket};
 use crate::stream::{Chain, Seq};
 use crate::sync::atomic::Ordering;
@@ -53,10 +54,9 @@ impl QueryChange<'_> {
 
     /// Whether the owner has to learn that its task is asked for here: by the first look, and by some of the later ones.
     fn counts(&mut self) -> bool {
-        const SIGNS: u64 = 4;
-        let is_due = self.query.is_follower() && self.state.sign_at <= self.now;
+        let is_due = !matches!(self.query.audience, Audience::Client) && self.state.sign_at <= self.now;
         if is_due {
-            self.state.sign_at = self.now + self.query.shared.options.max_detached_ms / SIGNS;
+            self.state.sign_at = self.now + sign_ms(&self.query.shared);
         }
         is_due
     }

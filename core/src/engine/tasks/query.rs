@@ -80,17 +80,17 @@ pub(crate) struct Query {
     pub(super) principal: Option<Principal>,
     pub(super) request: TaskRequest,
     pub(super) relayed: Option<Relayed>,
-    pub(super) asker: Asker,
+    pub(super) audience: Audience,
     pub(super) wake: (Arc<dyn Wake>, u64),
     me: Weak<Self>,
     pub(super) state: Mutex<QueryState>,
 }
 
-/// Who wants to know.
-pub(super) enum Asker {
+/// Who the task is looked at for.
+pub(super) enum Audience {
     Client,
-    /// Subscribers: they [take the task](Query::take_shown) in the place of an answer.
-    Subscribers,
+    /// Subscribers: they [take the task](Query::take_shown) in the place of an answer. The owner is told of them from this time on.
+    Subscribers(Ms),
     /// Nobody: the log is looked at until this time.
     Nobody(AtomicU64),
 }
@@ -105,7 +105,7 @@ pub(super) struct QueryState {
     answers: VecDeque<TaskAnswer>,
     /// When the request is given up.
     due: Ms,
-    /// Of a follower: when it tells the owner next that the task is asked for.
+    /// When the owner is told next that the task is asked for here. A client that asks once is no such sign.
     pub(super) sign_at: Ms,
     pub(super) scheduled: Ms,
     is_watching: bool,
@@ -152,7 +152,8 @@ impl Engine {
         key: u64,
     ) -> TaskQuery {
         let names = Names::from(SessionId::new(server, &request.task.session_id()));
-        let query = Query::new(&self.0, names.name, principal.cloned(), request, relayed, Asker::Client, (wake, key));
+        let query =
+            Query::new(&self.0, names.name, principal.cloned(), request, relayed, Audience::Client, (wake, key));
         if !self.0.is_forked() {
             query.change(|change| change.start());
         }
@@ -167,13 +168,17 @@ impl Query {
         principal: Option<Principal>,
         request: TaskRequest,
         relayed: Option<Relayed>,
-        asker: Asker,
+        audience: Audience,
         wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
         let number = if shared.is_forked() { 0 } else { shared.number() };
-        let due = match &asker {
-            Asker::Nobody(until) => Ms(until.load(Ordering::Relaxed)),
-            Asker::Client | Asker::Subscribers => shared.due_after(shared.clock.now()),
+        let due = match &audience {
+            Audience::Nobody(until) => Ms(until.load(Ordering::Relaxed)),
+            Audience::Client | Audience::Subscribers(_) => shared.due_after(shared.clock.now()),
+        };
+        let sign_at = match &audience {
+            Audience::Subscribers(at) => *at,
+            Audience::Client | Audience::Nobody(_) => Ms(0),
         };
         let query = Arc::new_cyclic(|me: &Weak<Self>| Self {
             shared: Arc::clone(shared),
@@ -182,7 +187,7 @@ impl Query {
             principal,
             request,
             relayed,
-            asker,
+            audience,
             wake,
             me: me.clone(),
             state: Mutex::new(QueryState {
@@ -190,7 +195,7 @@ impl Query {
                 shown: None,
                 answers: VecDeque::new(),
                 due,
-                sign_at: Ms(0),
+                sign_at,
                 scheduled: Ms::NEVER,
                 is_watching: false,
             }),
@@ -202,12 +207,16 @@ impl Query {
     }
 
     pub(super) fn is_follower(&self) -> bool {
-        matches!(self.asker, Asker::Nobody(_))
+        matches!(self.audience, Audience::Nobody(_))
     }
 
     /// What subscribers are told once there is an answer. None where the store could not tell.
     pub(super) fn take_shown(&self) -> Option<Shown> {
         lock(&self.state).shown.take()
+    }
+
+    pub(super) fn sign_at(&self) -> Ms {
+        lock(&self.state).sign_at
     }
 
     pub(super) fn id(&self) -> &TaskId {
@@ -381,7 +390,7 @@ impl QueryChange<'_> {
         if self.query.is_follower() {
             return if task.end().is_some() { self.over() } else { self.pause() };
         }
-        if matches!(self.query.asker, Asker::Subscribers) {
+        if matches!(self.query.audience, Audience::Subscribers(_)) {
             self.state.shown = Some(Some(Box::new(task.clone())));
             return self.answer(TaskAnswer::Body(Bytes::new()));
         }
@@ -441,7 +450,7 @@ impl QueryChange<'_> {
 
     /// A time has come.
     fn is_due(&mut self) {
-        if let Asker::Nobody(until) = &self.query.asker {
+        if let Audience::Nobody(until) = &self.query.audience {
             self.state.due = Ms(until.load(Ordering::Relaxed));
         }
         if self.state.due <= self.now {
