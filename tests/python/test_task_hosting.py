@@ -38,6 +38,9 @@ pytestmark = pytest.mark.ours
 trace: ContextVar[str] = ContextVar("trace", default="")
 
 
+CHATTER = 300
+
+
 class Name(BaseModel):
     name: str
 
@@ -49,12 +52,19 @@ class Tools:
         self.bus = InMemorySubscriptionBus()
         self.server = MCPServer("tasks", subscriptions=self.bus)
         self.seen: list[str] = []
+        self.said = 0
         self.arrived, self.go_on = asyncio.Event(), asyncio.Event()
-        for tool in (self.wait, self.rounds, self.ask, self.ask_for_a_moment, self.broken, self.quick):
+        for tool in (self.wait, self.rounds, self.ask, self.ask_for_a_moment, self.broken, self.quick, self.chatty):
             self.server.tool()(tool)
 
     async def quick(self) -> str:
         return "quick"
+
+    async def chatty(self, ctx: Context) -> str:
+        for n in range(CHATTER):
+            await ctx.report_progress(n, message=f"{n} " + "x" * 10_000)
+            self.said = n + 1
+        return "said"
 
     async def wait(self) -> str:
         self.arrived.set()
@@ -181,6 +191,34 @@ async def test_an_error_of_json_rpc_fails_the_task() -> None:
         told = await client.ended(await client.begin("broken"))
         assert told["status"] == "failed" and told["statusMessage"] == "broken" and "result" not in told
         assert told["error"] == {"code": -32099, "message": "broken", "data": {"x": 1}}
+
+
+async def test_a_handler_waits_for_a_client_that_reads_slowly() -> None:
+    may_read = asyncio.Event()
+    tools = Tools()
+    pace = {"chatty": tailrope.Pace(task_after_ms=600_000)}
+    app = traced(tailrope.mcp.resumable(tools.server.streamable_http_app(), pace=pace))
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        async def slowly(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                await may_read.wait()
+            await send(message)
+
+        await app(scope, receive, slowly)
+
+    async with serving(slow) as port:
+        reply = asyncio.create_task(Modern(port).call("chatty", progressToken="t"))
+        said, quiet = -1, 0
+        async with asyncio.timeout(20):
+            while quiet < 500 and tools.said < CHATTER:
+                await asyncio.sleep(0)
+                quiet = quiet + 1 if said == tools.said and said > 0 else 0
+                said = tools.said
+        may_read.set()
+        assert said < CHATTER / 2, "the others are not sent before there is room"
+        body = await (await reply).body()
+        assert body.count(b"notifications/progress") == CHATTER and b'"said"' in body
 
 
 async def test_the_end_of_a_session_manager_ends_what_it_runs() -> None:

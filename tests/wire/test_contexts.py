@@ -142,7 +142,7 @@ async def test_work_that_nobody_comes_back_for_is_stopped(farm: Farm) -> None:
 
 STATS = {
     *("sessions", "tasks", "connections", "streams", "events", "bytes"),
-    *("tasks_created", "tasks_adopted", "tasks_lost"),
+    *("tasks_created", "tasks_adopted", "tasks_lost", "tasks_unasked"),
     *("sessions_opened", "sessions_gave_way", "sessions_taken_over", "sessions_handed_over", "sessions_adopted"),
     "answers_unasked",
     *("streams_opened", "connections_opened", "connections_lost"),

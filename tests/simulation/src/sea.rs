@@ -179,7 +179,8 @@ impl Sea {
             return;
         }
         // The checker knows sessions of clients, and no tasks.
-        if let Some(session) = self.names.get(session).cloned() {
+        let session = self.name_of(session);
+        if self.names.values().any(|known| *known == session) {
             self.tell(Fact::Gone { session, stream, why });
         }
     }

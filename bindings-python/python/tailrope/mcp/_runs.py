@@ -12,7 +12,7 @@ from starlette.requests import Request
 from tailrope.mcp import _posted, _sender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from starlette.types import ASGIApp, Message, Receive, Scope
 
@@ -101,7 +101,9 @@ class Origin(NamedTuple):
 class Run:
     """One run of a call: the SDK is given it as a POST whose client is there until `gone` is set."""
 
-    def __init__(self, number: int, call: TaskCall, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, number: int, call: TaskCall, changed: Callable[[], None], has_room: Callable[[], Awaitable[None]]
+    ) -> None:
         self.number = number
         self.gone = asyncio.Event()
         self.answer: list[Message] | None = [] if number == 0 else None
@@ -111,6 +113,7 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self._call = call
         self._changed = changed
+        self._has_room = has_room
         self._is_answered = False
 
     def start(self, app: ASGIApp, scope: Scope, body: bytes, context: contextvars.Context) -> asyncio.Task[None]:
@@ -161,6 +164,9 @@ class Run:
         self._call.data(self.number, message.get("body", b""))
         if message.get("more_body", False):
             self._changed()
+            # The steps that follow are taken first, so that what waits is known.
+            await asyncio.sleep(0)
+            await self._has_room()
         else:
             self._end()
 

@@ -32,6 +32,9 @@ logger = logging.getLogger("tailrope")
 END_S = 5.0
 """So long runs are waited for that were cancelled because their session manager ends."""
 
+MAX_WAITING = 256 << 10
+"""So many bytes of its answer wait for a slow client before the run waits, too."""
+
 origins: dict[int, Origin] = {}
 """The requests about tasks that are being served, by their keys: each may begin a run."""
 
@@ -68,6 +71,9 @@ class Call:
         self.origin = origin
         self._runs: dict[int, Run] = {}
         self._replies: deque[Reply] = deque()
+        self._waiting = 0
+        self._is_linked = True
+        """The client of the call is there, and gets what the run sends."""
         self._turns: set[asyncio.Future[None]] = set()
         self._asks: dict[int, asyncio.Future[dict[str, Any] | None]] = {}
         self._asked = 0
@@ -128,6 +134,7 @@ class Call:
         match what:
             case "unlink":
                 self._runs[0].answer = None
+                self._is_linked = False
             case "disconnect":
                 self._runs[number].gone.set()
             case "kill":
@@ -140,6 +147,7 @@ class Call:
                 self._settle(number, None)
             case _:
                 self._replies.append((what, number, data))
+                self._waiting += len(data)
 
     def _arm(self) -> None:
         self._here.arm(self._runtime, self._runtime.engine.due_in_ms())
@@ -157,6 +165,11 @@ class Call:
             await future
         finally:
             self._turns.discard(future)
+
+    async def has_room(self) -> None:
+        """Waits until the client has taken most of what waits for it."""
+        while self._waiting > MAX_WAITING and self._is_linked and not self._is_closed:
+            await self.turn()
 
     def _leave(self) -> None:
         try:
@@ -177,7 +190,7 @@ class Call:
         _ask.patch()
         for other in [other for other, run in self._runs.items() if run.is_over]:
             del self._runs[other]
-        run = self._runs[number] = Run(number, self._native, self._arm)
+        run = self._runs[number] = Run(number, self._native, self._arm, self.has_room)
         length = {b"content-length": b"%d" % len(body)}
         scope = {**origin.scope, "extensions": {}, "headers": with_headers(origin.scope["headers"], length), CALL: self}
         task = run.start(self._app, scope, body, origin.context.copy())
@@ -249,8 +262,10 @@ class Call:
             while not is_answered:
                 while self._replies and not is_answered:
                     reply = self._replies.popleft()
+                    self._waiting -= len(reply[2])
                     is_begun = is_begun or reply[0] == "begin"
                     is_answered = await self._reply(send, *reply)
+                    self._turn()
                 if is_answered:
                     return
                 if watcher.done() and watcher.result():
@@ -265,6 +280,8 @@ class Call:
             logger.debug("the peer is gone: %r", error)
         finally:
             watcher.cancel()
+            self._is_linked = False
+            self._turn()
             if not is_answered and not self._is_closed:
                 self._native.client_gone()
 

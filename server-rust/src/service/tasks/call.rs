@@ -9,7 +9,7 @@ use tailrope_core::engine::{CallStep, Context, TaskCall, Wake as _};
 use tailrope_core::task::{Input, Posted, Reply};
 use tokio::sync::mpsc::Sender;
 
-use super::reply::{Part, Replies, replies};
+use super::reply::{Part, Replies, Room, replies};
 use super::run::{Run, head_of_relayed, head_of_round};
 use crate::service::application::Application;
 use crate::service::endpoint::Endpoint;
@@ -24,6 +24,7 @@ pub(super) struct Caller<A: Application> {
     /// The head of the call, or of the request with which the call came to this process.
     parts: Parts,
     replies: Option<Sender<Part>>,
+    room: Room,
     runs: HashMap<u32, Run>,
     /// The runs whose end the client's leaving is not any more.
     is_linked: bool,
@@ -37,6 +38,7 @@ impl<A: Application> Caller<A> {
         parts: Parts,
     ) -> (Self, Replies) {
         let (sender, receiver) = replies();
+        let room = Room::of(&sender);
         let caller = Self {
             endpoint: Arc::clone(endpoint),
             call,
@@ -44,6 +46,7 @@ impl<A: Application> Caller<A> {
             asking: None,
             parts,
             replies: Some(sender),
+            room,
             runs: HashMap::new(),
             is_linked: true,
         };
@@ -93,7 +96,7 @@ impl<A: Application> Caller<A> {
     }
 
     fn start(&mut self, number: u32, parts: Parts, message: Bytes) {
-        let run = Run::start(&self.endpoint, &self.call, number, parts, message);
+        let run = Run::start(&self.endpoint, &self.call, self.room.clone(), number, parts, message);
         self.runs.insert(number, run);
         self.runs.retain(|other, _| number - other < 2);
     }
@@ -114,7 +117,10 @@ impl<A: Application> Caller<A> {
                 }
                 self.replies = None;
             }
-            CallStep::Unlink => self.is_linked = false,
+            CallStep::Unlink => {
+                self.is_linked = false;
+                self.room.unlink();
+            }
             CallStep::Disconnect { run } | CallStep::Kill { run } => {
                 if let Some(run) = self.runs.get(&run) {
                     run.cancel();
@@ -141,6 +147,10 @@ impl<A: Application> Caller<A> {
         let is_sent = self.replies.as_ref().is_some_and(|replies| replies.try_send(part).is_ok());
         if !is_sent {
             self.replies = None;
+            if std::mem::take(&mut self.is_linked) {
+                // It has left, or reads too slowly: its call ends with it.
+                self.call.input(Input::ClientGone);
+            }
         }
     }
 }

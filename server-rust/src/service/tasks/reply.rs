@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -13,12 +14,13 @@ use tailrope_core::engine::Engine;
 use tailrope_core::exchange::Fault;
 use tailrope_core::protocol::{Dialect, Refusal, sse};
 use tailrope_core::task::Reply;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 
 use super::{Answer, json};
 use crate::service::answer::ResponseBody;
 
-/// Parts of an answer that wait for a slow client. With more, it is cut off.
+/// Parts of an answer that wait for a slow client. The run waits while half of them do. With more, the client is cut off.
 const MAX_WAITING: usize = 1_024;
 
 /// A part of an answer.
@@ -33,6 +35,36 @@ pub(super) struct Replies(Receiver<Part>);
 pub(super) fn replies() -> (Sender<Part>, Replies) {
     let (sender, receiver) = channel(MAX_WAITING);
     (sender, Replies(receiver))
+}
+
+/// The room for what a run sends while the client of its call reads.
+#[derive(Clone)]
+pub(super) struct Room {
+    replies: WeakSender<Part>,
+    unlinked: Arc<Notify>,
+}
+
+impl Room {
+    pub(super) fn of(replies: &Sender<Part>) -> Self {
+        Self { replies: replies.downgrade(), unlinked: Arc::default() }
+    }
+
+    /// Nobody waits for the client any more.
+    pub(super) fn unlink(&self) {
+        self.unlinked.notify_waiters();
+    }
+
+    /// Waits until the client has taken most of what waits for it.
+    pub(super) async fn come(&self) {
+        // What was sent last comes first, so that it counts.
+        tokio::task::yield_now().await;
+        if let Some(replies) = self.replies.upgrade() {
+            tokio::select! {
+                _ = replies.reserve_many(MAX_WAITING / 2) => {}
+                () = self.unlinked.notified() => {}
+            }
+        }
+    }
 }
 
 impl Replies {
@@ -88,5 +120,50 @@ impl Body for Events {
             }
             return Poll::Ready(Some(Ok(Frame::data(bytes.into()))));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn is_there(room: &Room) -> bool {
+        let come = room.come();
+        tokio::pin!(come);
+        for _ in 0..4 {
+            tokio::select! {
+                biased;
+                () = &mut come => return true,
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn i10_a_run_waits_for_a_slow_client_as_long_as_that_waits_for_it() {
+        let (sender, mut replies) = replies();
+        let room = Room::of(&sender);
+        for _ in 0..MAX_WAITING / 2 {
+            assert!(is_there(&room).await);
+            sender.try_send(Part::Reply(Reply::Comment)).ok().unwrap();
+        }
+        sender.try_send(Part::Reply(Reply::Comment)).ok().unwrap();
+        assert!(!is_there(&room).await);
+        replies.0.recv().await.unwrap();
+        assert!(is_there(&room).await);
+        // A call that has become a task goes on by itself.
+        sender.try_send(Part::Reply(Reply::Comment)).ok().unwrap();
+        let waiting = tokio::spawn({
+            let room = room.clone();
+            async move { room.come().await }
+        });
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        room.unlink();
+        waiting.await.unwrap();
+        drop(sender);
+        assert!(is_there(&room).await);
     }
 }

@@ -12,6 +12,7 @@ use tailrope_core::exchange::Relayed;
 use tailrope_core::task::{Input, RunReader, header_value};
 use tokio::task::JoinHandle;
 
+use super::reply::Room;
 use super::{METHOD, NAME};
 use crate::sender::text;
 use crate::service::application::Application;
@@ -41,6 +42,7 @@ impl Run {
     pub(super) fn start<A: Application>(
         endpoint: &Arc<Endpoint<A>>,
         call: &TaskCall,
+        room: Room,
         number: u32,
         parts: Parts,
         message: Bytes,
@@ -53,7 +55,7 @@ impl Run {
             let request = Request::from_parts(parts, Full::new(message));
             let Some(served) = endpoint.application.serve_modern(request, guest) else { return };
             let max_bytes = endpoint.host.engine.options().limits.max_event_bytes;
-            read(served.await, &ending, max_bytes, &passed).await;
+            read(served.await, &ending, &room, max_bytes, &passed).await;
             endpoint.host.arm_for_engine();
         });
         Self { number, handle, answer }
@@ -72,6 +74,7 @@ impl Run {
 async fn read(
     response: super::Answer,
     ending: &Ending,
+    room: &Room,
     max_event_bytes: usize,
     answer: &Mutex<Option<Response<Bytes>>>,
 ) {
@@ -88,6 +91,9 @@ async fn read(
         }
         for input in reader.data(&data) {
             ending.call.input(input);
+        }
+        if is_stream {
+            room.come().await;
         }
     }
     *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Response::from_parts(head, all.into()));

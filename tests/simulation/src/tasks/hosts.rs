@@ -130,8 +130,8 @@ impl World {
             CallStep::Reply(Reply::Body { body, .. }) => {
                 let answer: Value = serde_json::from_slice(&body).expect("JSON");
                 let id = answer["result"]["taskId"].as_str().and_then(TaskId::parse);
-                self.count(if id.is_some() { "calls that became tasks" } else { "calls that were answered" });
                 if id.is_some() {
+                    self.count("calls that became tasks");
                     self.tasks.known[task].id = id;
                 }
             }
@@ -145,7 +145,8 @@ impl World {
             CallStep::Answer { ask, .. } | CallStep::Refuse { ask } => {
                 self.tasks.served[at].asks.remove(&ask);
             }
-            CallStep::Reply(_) | CallStep::PassOn | CallStep::Unlink | CallStep::Disconnect { .. } => {}
+            CallStep::PassOn => self.count("calls that were answered"),
+            CallStep::Reply(_) | CallStep::Unlink | CallStep::Disconnect { .. } => {}
         }
     }
 
