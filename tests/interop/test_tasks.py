@@ -34,7 +34,7 @@ MUTE = (SILENT, "fastmcp-tasks")
 # The SDK's client as it comes knows no tasks.
 PLAIN = "plain"
 CLIENTS = (*(client for client in TASKS if client != PLAIN), RUST_TASKS)
-LINED = tuple(f"{client}+line" for client in (PLAIN, "claim", "ext-tasks"))
+LINED = tuple(f"{client}+line" for client in (PLAIN, "claim", "ext-tasks", RUST_TASKS))
 SERVERS = ("mcp2", "fastmcp4", "handler-v2")
 STORES = {"sqlite": 2, "redis": 3}
 # In every run; the others carry the mark `full`.
