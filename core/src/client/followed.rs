@@ -240,7 +240,7 @@ impl FollowedCall {
             let payload = format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{params}}}"#);
             sse::write_anonymous(&mut frames, payload.as_bytes());
         }
-        self.said = said.or(self.said.take());
+        self.said = said.or_else(|| self.said.take());
         frames
     }
 
