@@ -27,7 +27,7 @@ use crate::engine::tasks::call::TaskCall;
 use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::inheriting::Inheritance;
 use crate::engine::tasks::loading::{Loading, View};
-use crate::engine::{Engine, NoWake};
+use crate::engine::{Engine, Guest, NoWake};
 use crate::exchange::{Principal, Relayed};
 use crate::protocol::{Refusal, StreamNonce};
 use crate::store::{Complete, Operation, Outcome, SessionId, StreamKey, Ticket, Watch, Watcher};
@@ -96,6 +96,8 @@ pub(super) struct QueryState {
     due: Ms,
     scheduled: Ms,
     is_watching: bool,
+    /// A drain waits for the answer: whoever asks does not ask again.
+    guest: Option<Guest>,
 }
 
 /// See the module's diagram.
@@ -156,6 +158,7 @@ impl Query {
         wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
         let number = if shared.is_forked() { 0 } else { shared.number() };
+        let guest = (follows_until.is_none() && !shared.is_forked()).then(|| Guest::of(shared));
         let due = follows_until.unwrap_or_else(|| shared.due_after(shared.clock.now()));
         let query = Arc::new_cyclic(|me: &Weak<Self>| Self {
             shared: Arc::clone(shared),
@@ -173,6 +176,7 @@ impl Query {
                 due,
                 scheduled: Ms::NEVER,
                 is_watching: false,
+                guest,
             }),
         });
         if !shared.is_forked() {
@@ -220,6 +224,9 @@ impl Query {
         change.schedule();
         let owner = change.owner.take();
         let wakes = state.answers.len() > count;
+        if matches!(state.stage, Stage::Over) {
+            state.guest = None;
+        }
         drop(state);
         if wakes {
             self.wake.0.wake(self.wake.1);
