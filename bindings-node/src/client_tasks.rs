@@ -14,6 +14,7 @@ pub struct ClientRepeats {
     repeats: Repeats,
 }
 
+#[allow(clippy::use_self, reason = "napi puts the types of methods where there is no Self")]
 #[napi]
 impl ClientRepeats {
     /// Of a POST; null where it is not to be sent again.

@@ -1,7 +1,7 @@
 //! The client's half of tasks: which requests are sent again, and how a task is followed, is decided in the core.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyBytes;
 use tailrope_core::Ms;
 use tailrope_core::client::{Failure, FollowPost, FollowedCall as Call, Next, Repeats, may_repeat};
 

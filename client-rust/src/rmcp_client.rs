@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -11,7 +12,11 @@ use http::{HeaderName, HeaderValue};
 use rmcp::model::ClientJsonRpcMessage;
 use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse};
 use sse_stream::{Error as SseError, Sse};
-use tailrope_core::client::{Opening, Options, OptionsError, Posted, failure_payloads, takes_request};
+use tailrope_core::Ms;
+use tailrope_core::client::{
+    Opening, Options, OptionsError, Posted, Repeats, failure_payloads, may_repeat, takes_request,
+};
+use tokio::time::{Instant, sleep};
 
 use crate::driver::{Body, Cancels, Connect, Connected, Event, Events, never_cancelled};
 
@@ -102,20 +107,16 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
         message: ClientJsonRpcMessage,
         max_event_bytes: Option<usize>,
     ) -> Result<StreamableHttpPostResponse, StreamableHttpError<C::Error>> {
-        let Posted { requests, cancelled } = Posted::read(&serde_json::to_vec(&message).unwrap_or_default());
+        let text = serde_json::to_vec(&message).unwrap_or_default();
+        if may_repeat(request.version(), &text) {
+            return self.repeated(&request, &message, max_event_bytes).await;
+        }
+        let Posted { requests, cancelled } = Posted::read(&text);
         let (address, session) = (Arc::clone(&request.uri), request.session_id.clone());
         self.cancels.cancel(&address, session.as_deref(), &cancelled);
         // Registered before the message is sent: its requests may be cancelled before they are answered.
         let cancelled = self.cancels.register(&address, session.as_deref(), &requests);
-        let Asked { uri, session_id, auth, headers } = request.clone();
-        let posted = match max_event_bytes {
-            Some(max) => {
-                let max = inner_bound(max);
-                self.inner.post_message_with_max_sse_event_size(uri, message, session_id, auth, headers, max).await
-            }
-            None => self.inner.post_message(uri, message, session_id, auth, headers).await,
-        };
-        match posted {
+        match self.send(request.clone(), message, max_event_bytes).await {
             Ok(StreamableHttpPostResponse::Sse(events, session)) if !requests.is_empty() && request.is_resumable() => {
                 let mut request = request;
                 if let Some(session) = &session {
@@ -128,6 +129,49 @@ impl<C: StreamableHttpClient + Sync> Resumable<C> {
                 Ok(StreamableHttpPostResponse::Sse(written(events), session))
             }
             other => other,
+        }
+    }
+
+    async fn send(
+        &self,
+        request: Asked,
+        message: ClientJsonRpcMessage,
+        max_event_bytes: Option<usize>,
+    ) -> Result<StreamableHttpPostResponse, StreamableHttpError<C::Error>> {
+        let Asked { uri, session_id, auth, headers } = request;
+        match max_event_bytes {
+            Some(max) => {
+                let max = inner_bound(max);
+                self.inner.post_message_with_max_sse_event_size(uri, message, session_id, auth, headers, max).await
+            }
+            None => self.inner.post_message(uri, message, session_id, auth, headers).await,
+        }
+    }
+
+    /// Sends a request about a task until its answer is one. It does the same however often it comes.
+    async fn repeated(
+        &self,
+        request: &Asked,
+        message: &ClientJsonRpcMessage,
+        max_event_bytes: Option<usize>,
+    ) -> Result<StreamableHttpPostResponse, StreamableHttpError<C::Error>> {
+        let (mut repeats, began) = (Repeats::new(self.options.clone()), Instant::now());
+        loop {
+            let posted = self.send(request.clone(), message.clone(), max_event_bytes).await;
+            let (status, retry_after_ms) = match &posted {
+                Err(StreamableHttpError::Client(error)) => ((self.status_of)(error), None),
+                Err(StreamableHttpError::Io(_)) => (None, None),
+                Err(StreamableHttpError::HttpStatus(error)) => {
+                    let seconds = error.retry_after.as_deref().and_then(|text| text.trim().parse::<u64>().ok());
+                    (Some(error.status), seconds.map(|seconds| seconds.saturating_mul(1_000)))
+                }
+                // What the server said, or what nobody will say otherwise.
+                Ok(_) | Err(_) => return posted,
+            };
+            let now = Ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+            let jitter = getrandom::u32().unwrap_or(0);
+            let Some(wait_ms) = repeats.after(now, jitter, status, retry_after_ms) else { return posted };
+            sleep(Duration::from_millis(wait_ms)).await;
         }
     }
 
@@ -161,8 +205,12 @@ struct Asked {
 
 impl Asked {
     fn is_resumable(&self) -> bool {
+        takes_request("POST", None, self.version())
+    }
+
+    fn version(&self) -> Option<&str> {
         let version = self.headers.iter().find(|(name, _)| name.as_str() == "mcp-protocol-version");
-        takes_request("POST", None, version.and_then(|(_, value)| value.to_str().ok()))
+        version.and_then(|(_, value)| value.to_str().ok())
     }
 }
 

@@ -282,6 +282,21 @@ fn a_drain_waits_until_the_store_has_what_became_of_a_task() {
 }
 
 #[test]
+fn a_drain_waits_until_requests_about_tasks_are_answered() {
+    let fleet = Fleet::new(2);
+    let task = open(&fleet.benches[0]).become_task(&fleet.benches[0]);
+    let engine = &fleet.benches[1].engine;
+    fleet.nodes[1].fails.store(true, Ordering::SeqCst);
+    let asking = ask(&fleet.benches[1], &task, "tasks/get", &json!({}));
+    engine.drain(Drain::after(100));
+    assert_eq!(engine.drained(None), None);
+    fleet.nodes[1].fails.store(false, Ordering::SeqCst);
+    fleet.advance(250);
+    assert!(asking.take().is_some());
+    assert_eq!(engine.drained(None), Some(true));
+}
+
+#[test]
 fn a_process_that_leaves_a_task_writes_what_became_of_it() {
     let became = [(json!({"content": []}), "completed"), (input_required(), "input_required")];
     for (result, expected) in became {

@@ -20,7 +20,6 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::Ms;
-use crate::engine::Engine;
 use crate::engine::connections::Wake;
 use crate::engine::lines::Line;
 use crate::engine::sessions::cell::Names;
@@ -31,6 +30,7 @@ use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::following::FOLLOW_MS;
 use crate::engine::tasks::inheriting::Inheritance;
 use crate::engine::tasks::loading::Loading;
+use crate::engine::{Engine, Guest};
 use crate::exchange::{Principal, Relayed};
 use crate::protocol::{Refusal, RequestId, StreamNonce};
 use crate::store::{Complete, Operation, Outcome, SessionId, StreamKey, Ticket, Watch, Watcher};
@@ -109,6 +109,8 @@ pub(super) struct QueryState {
     pub(super) sign_at: Ms,
     pub(super) scheduled: Ms,
     is_watching: bool,
+    /// A drain waits for the answer: whoever asks does not ask again.
+    guest: Option<Guest>,
 }
 
 /// See the module's diagram.
@@ -180,6 +182,7 @@ impl Query {
             Audience::Subscribers(at) => *at,
             Audience::Client | Audience::Nobody(_) => Ms(0),
         };
+        let guest = (matches!(audience, Audience::Client) && !shared.is_forked()).then(|| Guest::of(shared));
         let query = Arc::new_cyclic(|me: &Weak<Self>| Self {
             shared: Arc::clone(shared),
             name,
@@ -198,6 +201,7 @@ impl Query {
                 sign_at,
                 scheduled: Ms::NEVER,
                 is_watching: false,
+                guest,
             }),
         });
         if !shared.is_forked() {
@@ -255,6 +259,9 @@ impl Query {
         change.schedule();
         let (owner, lines) = (change.owner.take(), std::mem::take(&mut change.lines));
         let wakes = state.answers.len() > count;
+        if matches!(state.stage, Stage::Over) {
+            state.guest = None;
+        }
         drop(state);
         if wakes {
             self.wake.0.wake(self.wake.1);
