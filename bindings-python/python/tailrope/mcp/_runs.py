@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.requests import Request
 
 from tailrope.mcp import _posted, _sender
+from tailrope.mcp._answer import until_disconnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -108,6 +109,8 @@ class Run:
         """What the SDK has sent, as long as it may have to be passed on."""
         self.fault: Exception | None = None
         """What the SDK raised instead."""
+        self.leaving: tuple[Receive, Callable[[], None]] | None = None
+        """The client of the call, as long as its leaving concerns the run, and what is told of that."""
         self.task: asyncio.Task[None] | None = None
         self._call = call
         self._changed = changed
@@ -117,6 +120,10 @@ class Run:
         work = self._perform(app, scope, body)
         self.task = asyncio.get_running_loop().create_task(work, context=context)
         return self.task
+
+    def unlink(self) -> None:
+        """The client's connection concerns the run no more."""
+        self.answer = self.leaving = None
 
     def cancel(self) -> None:
         if self.task is not None:
@@ -132,6 +139,9 @@ class Run:
         async def receive() -> Message:
             if unread:
                 return unread.pop()
+            # By asking, the SDK watches the connection for us.
+            if self.leaving is not None and await until_disconnected(self.leaving[0]) and self.leaving is not None:
+                self.leaving[1]()
             await self.gone.wait()
             return {"type": "http.disconnect"}
 
@@ -144,8 +154,12 @@ class Run:
             if not self._is_answered:
                 self._is_answered = True
                 self._call.raised(self.number)
+                self._changed()
         finally:
             self._end()
+            # What the SDK leaves behind has this run, and is freed late.
+            self.leaving = None
+            del self._call, self._changed
 
     async def _send(self, message: Message) -> None:
         kind = message["type"]
@@ -168,4 +182,4 @@ class Run:
         if not self._is_answered:
             self._is_answered = True
             self._call.ended(self.number)
-        self._changed()
+            self._changed()
