@@ -14,7 +14,7 @@ export class Run {
   readonly number: number;
   #listener: RunListener;
   #controller = new AbortController();
-  #over = new AbortController();
+  #over: AbortController | undefined;
   #response: Response | undefined;
   /** What came of the answer, while it may still be passed on. */
   #kept: Uint8Array[] | undefined = [];
@@ -34,6 +34,10 @@ export class Run {
 
   /** What tells that nobody waits for anything of the run any more. */
   get over(): AbortSignal {
+    this.#over ??= new AbortController();
+    if (this.#isOver || this.#controller.signal.aborted) {
+      this.#over.abort();
+    }
     return this.#over.signal;
   }
 
@@ -73,7 +77,7 @@ export class Run {
       return;
     }
     this.#isOver = true;
-    this.#over.abort();
+    this.#over?.abort();
     this.#sink?.close();
     this.#listener.ended(this.number);
   }
@@ -107,7 +111,7 @@ export class Run {
   /** Ends the connection of the run, so that the SDK cancels its handler. */
   disconnect(): void {
     this.#controller.abort();
-    this.#over.abort();
+    this.#over?.abort();
   }
 
   /** Waits for it no more: nothing can end a handler that does not listen. */
