@@ -59,8 +59,11 @@ export class Run {
       return;
     }
     this.#response = response;
-    this.#listener.begun(this.number, response.status, response.headers.get('content-type') ?? undefined);
-    for await (const chunk of response.body ?? []) {
+    const contentType = response.headers.get('content-type') ?? undefined;
+    this.#listener.begun(this.number, response.status, contentType);
+    // What is JSON is there at once, and reading it as a stream takes longer.
+    const isWhole = contentType?.startsWith('application/json') === true;
+    for await (const chunk of isWhole ? [new Uint8Array(await response.arrayBuffer())] : (response.body ?? [])) {
       if (this.#isOver) {
         // Leaving the loop cancels the rest.
         return;
