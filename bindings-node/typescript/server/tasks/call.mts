@@ -3,7 +3,7 @@ import type { TaskCall as NativeCall, TaskStep } from '../../native.mjs';
 import type { Runtime, Waiter } from '../../runtime.mjs';
 import type { FetchHandler } from '../sdk.mjs';
 import { Origin } from './origin.mjs';
-import type { Asked } from './questions.mjs';
+import type { Asked, AskingRun } from './questions.mjs';
 import { Reply } from './reply.mjs';
 import { Run, type RunListener } from './run.mjs';
 
@@ -23,7 +23,7 @@ export interface CallContext {
 }
 
 /** The runs, by the request that the SDK has. */
-export const runOf = new WeakMap<Request, { asked: Asked; signal: AbortSignal }>();
+export const runOf = new WeakMap<Request, AskingRun>();
 
 export class TaskedCall implements Waiter, RunListener, Asked {
   scheduled = false;
@@ -210,7 +210,12 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     this.#runs.set(number, run);
     const request = origin.request(run.signal, METHOD, name, this.#origin);
     const message: unknown = JSON.parse(call);
-    runOf.set(request, { asked: this, signal: run.over });
+    runOf.set(request, {
+      asked: this,
+      get signal() {
+        return run.over;
+      },
+    });
     origin.run(() => run.start(this.#context.sdk, request, message, origin));
   }
 

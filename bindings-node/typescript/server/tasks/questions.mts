@@ -24,6 +24,12 @@ export interface Asked {
   withdraw(ask: number): void;
 }
 
+/** A run whose handlers may ask: who takes the questions, and what tells that nobody waits for answers. */
+export interface AskingRun {
+  readonly asked: Asked;
+  readonly signal: AbortSignal;
+}
+
 /** The server of the SDK's that sends the questions of one run. */
 class Questioner implements Transport {
   onclose?: (() => void) | undefined;
@@ -103,20 +109,28 @@ class Questioner implements Transport {
 
 /** Asks through the call in which a server serves now. */
 class Asking {
+  #SdkServer: ServerClass;
   #of: Server;
-  #questioner: Questioner;
+  #run: AskingRun;
   #server: Promise<Server> | undefined;
 
-  constructor(SdkServer: ServerClass, of: Server, asked: Asked, signal: AbortSignal) {
+  constructor(SdkServer: ServerClass, of: Server, run: AskingRun) {
+    this.#SdkServer = SdkServer;
     this.#of = of;
-    this.#questioner = new Questioner(SdkServer, asked);
+    this.#run = run;
+  }
+
+  /** Most handlers ask nothing: what asks is made when one does. */
+  #open(): Promise<Server> {
+    const questioner = new Questioner(this.#SdkServer, this.#run.asked);
     // Nobody waits for answers any more.
-    signal.addEventListener('abort', () => this.#questioner.leave(), { once: true });
+    this.#run.signal.addEventListener('abort', () => questioner.leave(), { once: true });
+    return questioner.open(this.#of);
   }
 
   /** What `pose` has the server ask, or else what the SDK makes of it. */
   async ask(pose: (server: Server) => unknown, stock: () => unknown): Promise<unknown> {
-    this.#server ??= this.#questioner.open(this.#of);
+    this.#server ??= this.#open();
     try {
       return await pose(await this.#server);
     } catch (error) {
@@ -132,19 +146,15 @@ class Asking {
 const asking = new WeakMap<Server, Asking>();
 const prepared = new WeakSet<Server>();
 
-/** The server that a factory made has the handlers of this run ask through `asked`, until `signal` says that nobody waits. */
-export function takeQuestions(
-  SdkServer: ServerClass,
-  made: McpServer | Server,
-  run: { asked: Asked; signal: AbortSignal } | undefined,
-): void {
+/** The server that a factory made has the handlers of this run ask through it. */
+export function takeQuestions(SdkServer: ServerClass, made: McpServer | Server, run: AskingRun | undefined): void {
   const server = 'server' in made ? made.server : made;
   if (run === undefined) {
     // A factory may give the same one again.
     asking.delete(server);
     return;
   }
-  asking.set(server, new Asking(SdkServer, server, run.asked, run.signal));
+  asking.set(server, new Asking(SdkServer, server, run));
   if (!prepared.has(server)) {
     prepared.add(server);
     prepare(server);

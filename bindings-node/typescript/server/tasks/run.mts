@@ -14,7 +14,7 @@ export class Run {
   readonly number: number;
   #listener: RunListener;
   #controller = new AbortController();
-  #over = new AbortController();
+  #over: AbortController | undefined;
   #response: Response | undefined;
   /** What came of the answer, while it may still be passed on. */
   #kept: Uint8Array[] | undefined = [];
@@ -34,6 +34,10 @@ export class Run {
 
   /** What tells that nobody waits for anything of the run any more. */
   get over(): AbortSignal {
+    this.#over ??= new AbortController();
+    if (this.#isOver || this.#controller.signal.aborted) {
+      this.#over.abort();
+    }
     return this.#over.signal;
   }
 
@@ -55,8 +59,11 @@ export class Run {
       return;
     }
     this.#response = response;
-    this.#listener.begun(this.number, response.status, response.headers.get('content-type') ?? undefined);
-    for await (const chunk of response.body ?? []) {
+    const contentType = response.headers.get('content-type') ?? undefined;
+    this.#listener.begun(this.number, response.status, contentType);
+    // What is JSON is there at once, and reading it as a stream takes longer.
+    const isWhole = contentType?.startsWith('application/json') === true;
+    for await (const chunk of isWhole ? [new Uint8Array(await response.arrayBuffer())] : (response.body ?? [])) {
       if (this.#isOver) {
         // Leaving the loop cancels the rest.
         return;
@@ -73,7 +80,7 @@ export class Run {
       return;
     }
     this.#isOver = true;
-    this.#over.abort();
+    this.#over?.abort();
     this.#sink?.close();
     this.#listener.ended(this.number);
   }
@@ -107,7 +114,7 @@ export class Run {
   /** Ends the connection of the run, so that the SDK cancels its handler. */
   disconnect(): void {
     this.#controller.abort();
-    this.#over.abort();
+    this.#over?.abort();
   }
 
   /** Waits for it no more: nothing can end a handler that does not listen. */

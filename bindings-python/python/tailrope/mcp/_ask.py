@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tailrope")
 
 _is_warned = False
+_imported = 0
+"""How many modules there were when the hooks were put in."""
 _is_asking: ContextVar[bool] = ContextVar("tailrope_is_asking", default=False)
 """A handler of fastmcp asks: fastmcp refuses that by the revision, before the SDK can."""
 
 
 def patch() -> None:
     """Lets handlers of calls that may become tasks ask. To be called again: libraries may be imported later."""
-    global _is_warned
+    global _is_warned, _imported
+    imported = len(sys.modules)
+    if imported == _imported:
+        return
+    _imported = imported
     _hosts.put(_HOOKS)
     if not _is_warned and not _hosts.has(_HOOKS[0]):
         _is_warned = True
@@ -35,6 +42,8 @@ def patch() -> None:
 
 
 def unpatch() -> None:
+    global _imported
+    _imported = 0
     _hosts.take(_HOOKS)
 
 

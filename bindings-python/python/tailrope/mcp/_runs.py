@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.requests import Request
 
 from tailrope.mcp import _posted, _sender
+from tailrope.mcp._answer import until_disconnected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -110,6 +111,8 @@ class Run:
         """What the SDK has sent, as long as it may have to be passed on."""
         self.fault: Exception | None = None
         """What the SDK raised instead."""
+        self.leaving: tuple[Receive, Callable[[], None]] | None = None
+        """The client of the call, as long as its leaving concerns the run, and what is told of that."""
         self.task: asyncio.Task[None] | None = None
         self._call = call
         self._changed = changed
@@ -120,6 +123,10 @@ class Run:
         work = self._perform(app, scope, body)
         self.task = asyncio.get_running_loop().create_task(work, context=context)
         return self.task
+
+    def unlink(self) -> None:
+        """The client's connection concerns the run no more."""
+        self.answer = self.leaving = None
 
     def cancel(self) -> None:
         if self.task is not None:
@@ -135,6 +142,9 @@ class Run:
         async def receive() -> Message:
             if unread:
                 return unread.pop()
+            # By asking, the SDK watches the connection for us.
+            if self.leaving is not None and await until_disconnected(self.leaving[0]) and self.leaving is not None:
+                self.leaving[1]()
             await self.gone.wait()
             return {"type": "http.disconnect"}
 
@@ -147,8 +157,12 @@ class Run:
             if not self._is_answered:
                 self._is_answered = True
                 self._call.raised(self.number)
+                self._changed()
         finally:
             self._end()
+            # What the SDK leaves behind has this run, and is freed late.
+            self.leaving = None
+            del self._call, self._changed
 
     async def _send(self, message: Message) -> None:
         kind = message["type"]
@@ -164,8 +178,6 @@ class Run:
         self._call.data(self.number, message.get("body", b""))
         if message.get("more_body", False):
             self._changed()
-            # The steps that follow are taken first, so that what waits is known.
-            await asyncio.sleep(0)
             await self._has_room()
         else:
             self._end()
@@ -174,4 +186,4 @@ class Run:
         if not self._is_answered:
             self._is_answered = True
             self._call.ended(self.number)
-        self._changed()
+            self._changed()

@@ -21,7 +21,7 @@ from tailrope.mcp._runs import CALL, Origin, Run, with_headers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from starlette.types import ASGIApp, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tailrope._native import Relayed, TaskCall
     from tailrope._runtime import Runtime
@@ -56,8 +56,14 @@ async def serve(
     call = Call(runtime, manager, app, native, Origin.of(scope))
     # What we add must not make a body too large that was not.
     body = native.body if len(native.body) <= manager.max_request_body_size else received.body
-    call.run(0, body, call.origin)
-    await call.answer(received, send)
+    # In this mode the SDK does not look at the connection.
+    watcher = runtime.here().loop.create_task(call.watch(received)) if manager.json_response else None
+    try:
+        call.run(0, body, call.origin, received if watcher is None else None)
+        await call.answer(send)
+    finally:
+        if watcher is not None:
+            watcher.cancel()
 
 
 class Call:
@@ -65,6 +71,7 @@ class Call:
 
     def __init__(self, runtime: Runtime, manager: Any, app: ASGIApp, native: TaskCall, origin: Origin) -> None:
         self._runtime = runtime
+        self._engine = runtime.engine
         self._here = runtime.here()
         self._app = app
         self._native = native
@@ -78,11 +85,11 @@ class Call:
         self._asks: dict[int, asyncio.Future[dict[str, Any] | None]] = {}
         self._asked = 0
         self._is_closed = False
-        # What it serves outlives the request.
-        self._serving = self._here.loop.create_task(self._serve(), context=origin.context.copy())
-        calls = _hosts.calls_of(manager)
-        calls.add(self)
-        self._serving.add_done_callback(lambda _: calls.discard(self))
+        # The client of the call has closed its connection.
+        self._is_left = False
+        self._serving: asyncio.Task[None] | None = None
+        self._open_calls = _hosts.calls_of(manager)
+        self._open_calls.add(self)
         _hosts.opened(self)
 
     @property
@@ -105,35 +112,59 @@ class Call:
             for run in running:
                 run.cancel()
             await asyncio.wait([run.task for run in running if run.task is not None], timeout=END_S)
-        self._serving.cancel()
-        await asyncio.wait([self._serving])
+        self._close()
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait([self._serving])
+
+    def serve(self) -> None:
+        """Serves the call in a task of its own, which outlives the request, until there is nothing left to do."""
+        if not self._is_closed:
+            self._serving = self._here.loop.create_task(self._serve(), context=self.origin.context.copy())
 
     async def _serve(self) -> None:
-        """Does what the engine says until there is nothing left to do."""
-        waiters, key = self._here.waiters, self._native.key
         try:
-            while not self._native.is_over:
-                while steps := self._native.take_steps():
-                    for step in steps:
-                        self._perform(*step)
-                self._arm()
-                self._turn()
-                future: asyncio.Future[None] = self._here.loop.create_future()
-                if waiters.park(key, future):
-                    await future
+            while self._goes_on():
+                await self._told()
+        finally:
+            self._close()
+
+    def _goes_on(self) -> bool:
+        """Does what the engine says. Whether something is left to do."""
+        try:
+            while not self._is_closed and (steps := self._native.take_steps()):
+                for step in steps:
+                    self._perform(*step)
+            self._arm()
+            if self._native.is_over:
+                self._close()
         except Exception:
             logger.exception("a call that may become a task is not served any more")
             self._give_up()
-        finally:
+            self._close()
+        self._turn()
+        return not self._is_closed
+
+    async def _told(self) -> None:
+        """Waits until the engine may have something to say."""
+        future: asyncio.Future[None] = self._here.loop.create_future()
+        if self._here.waiters.park(self._native.key, future):
+            await future
+
+    def _close(self) -> None:
+        if not self._is_closed:
             self._is_closed = True
+            self._open_calls.discard(self)
             for number in list(self._asks):
                 self._settle(number, None)
             self._turn()
+            # Who answers the call's client waits for the engine.
+            self._here.waiters.wake(self._native.key)
 
     def _perform(self, what: str, number: int, data: bytes, context: int | Relayed | None) -> None:
         match what:
             case "unlink":
-                self._runs[0].answer = None
+                self._runs[0].unlink()
                 self._is_linked = False
             case "disconnect":
                 self._runs[number].gone.set()
@@ -150,7 +181,7 @@ class Call:
                 self._waiting += len(data)
 
     def _arm(self) -> None:
-        self._here.arm(self._runtime, self._runtime.engine.due_in_ms())
+        self._here.arm(self._runtime, self._engine.due_in_ms())
 
     def _turn(self) -> None:
         for future in self._turns:
@@ -168,6 +199,8 @@ class Call:
 
     async def has_room(self) -> None:
         """Waits until the client has taken most of what waits for it."""
+        # Who writes the answer may wait for the client: what waits is known when the steps are taken.
+        self._goes_on()
         while self._waiting > MAX_WAITING and self._is_linked and not self._is_closed:
             await self.turn()
 
@@ -185,12 +218,14 @@ class Call:
 
     # Runs.
 
-    def run(self, number: int, body: bytes, origin: Origin) -> None:
-        """Gives the SDK the call."""
+    def run(self, number: int, body: bytes, origin: Origin, client: Receive | None = None) -> None:
+        """Gives the SDK the call. From `client` it learns that its client leaves, as long as that concerns it."""
         _ask.patch()
         for other in [other for other, run in self._runs.items() if run.is_over]:
             del self._runs[other]
         run = self._runs[number] = Run(number, self._native, self._arm, self.has_room)
+        if client is not None:
+            run.leaving = (client, self._left)
         length = {b"content-length": b"%d" % len(body)}
         scope = {**origin.scope, "extensions": {}, "headers": with_headers(origin.scope["headers"], length), CALL: self}
         task = run.start(self._app, scope, body, origin.context.copy())
@@ -222,7 +257,7 @@ class Call:
         if fault is not None:
             logger.error("a call that may become a task is not served any more", exc_info=fault)
             self._give_up()
-            self._serving.cancel()
+            self._close()
 
     # Questions of handlers.
 
@@ -253,37 +288,46 @@ class Call:
 
     # The client of the call.
 
-    async def answer(self, received: Received, send: Send) -> None:
-        """Writes the answer to the call, until it ends or the client leaves."""
-        watcher = self._here.loop.create_task(until_disconnected(received))
-        watcher.add_done_callback(lambda _: self._turn())
+    async def watch(self, receive: Receive) -> None:
+        """Waits until the client of the call leaves."""
+        if await until_disconnected(receive):
+            self._left()
+
+    def _left(self) -> None:
+        self._is_left = True
+        self._here.waiters.wake(self._native.key)
+
+    async def answer(self, send: Send) -> None:
+        """Serves the call and writes its answer, until that ends or the client leaves. The rest is served behind it."""
         is_begun = is_answered = False
         try:
-            while not is_answered:
+            while True:
+                goes_on = self._goes_on()
                 while self._replies and not is_answered:
                     reply = self._replies.popleft()
                     self._waiting -= len(reply[2])
                     is_begun = is_begun or reply[0] == "begin"
                     is_answered = await self._reply(send, *reply)
                     self._turn()
-                if is_answered:
+                if is_answered or self._is_left:
                     return
-                if watcher.done() and watcher.result():
-                    return
-                if self._is_closed:
+                if not goes_on:
                     is_answered = True
                     await (end_stream(send) if is_begun else write_refusal(send, refusal(_sdk.MAJOR, "internal", "")))
                     return
-                await self.turn()
+                await self._told()
         except ConnectionError as error:
             # How ASGI says that the peer is gone (F-22).
             logger.debug("the peer is gone: %r", error)
         finally:
-            watcher.cancel()
             self._is_linked = False
             self._turn()
             if not is_answered and not self._is_closed:
                 self._native.client_gone()
+            if not self._is_closed and self._goes_on():
+                self.serve()
+            else:
+                self._runs.clear()
 
     async def _reply(self, send: Send, what: str, status: int, data: bytes) -> bool:
         """Writes a part of the answer. Whether it was the last one."""

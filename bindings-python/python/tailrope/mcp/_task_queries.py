@@ -50,6 +50,7 @@ async def _answer(runtime: Runtime, manager: Any, app: ASGIApp, origin: Origin, 
         here.arm(runtime, runtime.engine.due_in_ms())
         if isinstance(answer, TaskCall):
             served = _task_calls.Call(runtime, manager, app, answer, origin)
+            served.serve()
         elif answer is not None:
             return answer
         elif served is not None and not served.has_ended:
