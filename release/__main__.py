@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--interpreter", help="one without a global lock, such as python3.14t: a wheel for it alone")
     parser.add_argument("--add-target", action="store_true", help="have rustup install what native needs")
     parser.add_argument("--dry-run", action="store_true", help="for publish: all but the upload")
-    words = parser.parse_args()
+    words = parser.parse_intermixed_args()
     if words.what == "try":
         import trying
 

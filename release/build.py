@@ -29,7 +29,8 @@ def stage(package: str) -> None:
     for name in said("git", "ls-files", cwd=ROOT).splitlines():
         target = STAGE / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target)
+        # With its time, so that cargo builds again only what has changed.
+        shutil.copy2(ROOT / name, target)
     readme = STAGE / "README.md"
     readme.write_text(absolute(readme.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
     crates = third_party.crates(package)
@@ -61,13 +62,14 @@ def environment(platform: Platform) -> dict[str, str]:
 
 def wheel(platform: Platform, profile: str, interpreter: str | None) -> None:
     """One for all versions of Python; with an interpreter that has no global lock, one for it alone."""
-    python = f"cp{interpreter.replace('.', '').removeprefix('python')}" if interpreter else "abi3"
-    out = cleared("python", f"tailrope-*-*{python}-{platform.wheel}.whl")
+    kind = "cp*-cp*t" if interpreter else "cp*-abi3"
+    out = cleared("python", f"tailrope-*-{kind}-{platform.wheel}.whl")
     words = ["maturin", "build", "--locked", "--profile", profile, "--target", platform.target, "--out", str(out)]
     if platform.is_linux:
         words += ["--zig", "--compatibility", platform.compatibility]
     if interpreter:
         words += ["--interpreter", interpreter]
+    words += ["--sbom-include", "sbom.cdx.json"]
     run(*words, cwd=STAGE, env=environment(platform))
 
 

@@ -3,7 +3,6 @@
 import io
 import re
 
-from elftools.elf.elffile import ELFFile
 from places import GLIBC, Platform
 
 # Of these, Node and Python give what begins so.
@@ -22,6 +21,9 @@ def problems(name: str, content: bytes, platform: Platform) -> list[str]:
     """What would keep it from being loaded on the oldest system that it is published for. ELF files alone."""
     if not platform.is_linux:
         return []
+    # Only those who check packages have it.
+    from elftools.elf.elffile import ELFFile
+
     elf = ELFFile(io.BytesIO(content))
     found = []
     machine = MACHINES.get(elf["e_machine"])

@@ -45,7 +45,7 @@ def packages() -> dict[str, Path]:
 
 
 def to_npm(is_dry: bool) -> None:
-    how = ["--dry-run", "--provenance=false"] if is_dry else []
+    how = ["--loglevel=warn", *(["--dry-run", "--provenance=false"] if is_dry else [])]
     tag = ["--tag", "next"] if "-" in VERSION else []
     for name, file in packages().items():
         if not is_dry and there_is(*npm("view", f"{name}@{VERSION}", "version")):
