@@ -162,7 +162,7 @@ class Run:
             self._end()
             # What the SDK leaves behind has this run, and is freed late.
             self.leaving = None
-            del self._call, self._changed
+            del self._call, self._changed, self._has_room
 
     async def _send(self, message: Message) -> None:
         kind = message["type"]
