@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `call`, `cell` | a call that runs here, and its task |
 //! | `writing`, `records` | writes the task's changes |
+//! | `leaving` | lets a task go |
 //! | `mail` | takes what other processes relay |
 //! | `query` | answers a request about a task, wherever its owner is: `loading`, `relaying`, `inheriting` |
 //! | `board` | the tasks of an engine, their bounds, and when they expire |
@@ -17,6 +18,7 @@ pub(crate) mod board;
 mod call;
 pub(crate) mod cell;
 mod inheriting;
+mod leaving;
 mod loading;
 mod mail;
 pub(crate) mod query;
