@@ -251,6 +251,22 @@ pub(crate) enum Decision {
     },
 }
 
+impl Decision {
+    /// Whether owners may be taken for gone because of it.
+    pub(crate) fn harms_owners(self) -> bool {
+        matches!(
+            self,
+            Self::Partition { .. }
+                | Self::Pause { .. }
+                | Self::Crash { .. }
+                | Self::Leave { .. }
+                | Self::Drain { .. }
+                | Self::Mode { .. }
+                | Self::Outage { .. }
+        )
+    }
+}
+
 /// What a seed decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {

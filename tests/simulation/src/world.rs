@@ -266,17 +266,7 @@ impl World {
     }
 
     fn decide(&mut self, decision: Decision) {
-        let harms = matches!(
-            decision,
-            Decision::Partition { .. }
-                | Decision::Pause { .. }
-                | Decision::Crash { .. }
-                | Decision::Leave { .. }
-                | Decision::Drain { .. }
-                | Decision::Mode { .. }
-                | Decision::Outage { .. }
-        );
-        if harms {
+        if decision.harms_owners() {
             self.harm_tasks();
         }
         match decision {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `call`, `cell` | a call that runs here, and its task |
 //! | `writing`, `records` | writes the task's changes |
+//! | `leaving` | lets a task go |
 //! | `mail` | takes what other processes relay |
 //! | `query` | answers a request about a task, wherever its owner is: `loading`, `relaying`, `inheriting` |
 //! | `following` | looks at tasks that nobody asks for now |
@@ -20,6 +21,7 @@ mod call;
 pub(crate) mod cell;
 pub(crate) mod following;
 mod inheriting;
+mod leaving;
 mod loading;
 mod mail;
 pub(crate) mod query;
