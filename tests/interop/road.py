@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
@@ -21,6 +22,8 @@ from kit.balancer import HEAD_BYTES, HELD_BYTES, LEFT, closing, connected, lines
 WORKING = re.compile(rb'"status": ?"working"')
 LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
 
+Upstream = tuple[int, asyncio.StreamReader, asyncio.StreamWriter]
+
 
 class Road:
     def __init__(self, choose: Callable[[], int], life_s: float, breaks_every: int = 0) -> None:
@@ -30,6 +33,8 @@ class Road:
         # The messages that came, on how many connections, and how many of these were broken.
         self.messages: list[dict[str, Any]] = []
         self.connections = self.broken = 0
+        # By the port of a server: its requests that are not answered yet.
+        self.waiting: Counter[int] = Counter()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=HEAD_BYTES)
@@ -80,10 +85,28 @@ class Road:
         """One request, and the end of its answer."""
         self.messages.append(json.loads(body or b"{}"))
 
-        async def chosen(_: str) -> int:
-            return self._choose()
+        picked: list[int] = []
 
-        port, answers, upstream = await connected(chosen, "")
+        async def chosen(_: str) -> int:
+            # Again where nobody listened at the one before.
+            self._over(picked)
+            picked.append(self._choose())
+            self.waiting[picked[0]] += 1
+            return picked[0]
+
+        try:
+            return await self._answer(head, body, following, writer, await connected(chosen, ""))
+        finally:
+            self._over(picked)
+
+    def _over(self, picked: list[int]) -> None:
+        while picked:
+            self.waiting[picked.pop()] -= 1
+
+    async def _answer(
+        self, head: bytes, body: bytes, following: asyncio.Task[bytes], writer: asyncio.StreamWriter, server: Upstream
+    ) -> bytes:
+        port, answers, upstream = server
         own = b"host: 127.0.0.1:%d" % port
         lines = [own if line.lower().startswith(b"host:") else line for line in lines_of(head)]
         upstream.write(closing(lines) + body)

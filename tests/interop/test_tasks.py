@@ -121,6 +121,8 @@ class Call:
         """One after the other, each with the time that its calls take."""
         for node in self.nodes.nodes:
             node.is_avoided = True
+            # A load balancer takes a process out before that stops.
+            await self.until(lambda port=node.port: self.road.waiting[port] == 0)
             wrong = await node.restart(WAIT_S)
             assert wrong is None, (wrong, self.story())
             node.is_avoided = False

@@ -109,7 +109,7 @@ pub(super) struct QueryState {
     pub(super) sign_at: Ms,
     pub(super) scheduled: Ms,
     is_watching: bool,
-    /// A drain waits for the answer: whoever asks does not ask again.
+    /// A drain waits for the answer: its client does not ask again.
     guest: Option<Guest>,
 }
 
