@@ -22,6 +22,7 @@ DEMO_ARGS ?=
 TORTURE_ARGS ?=
 MATRIX_ARGS ?=
 TRY ?=
+CROSS_TARGETS ?=
 FUZZ_TARGETS ?=
 
 # Where each suite leaves how long its tests took; `scripts/slowest` reads it.
@@ -30,7 +31,7 @@ pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
 .PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs lint-workflows
 .PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
-.PHONY: audit dist try-dist
+.PHONY: audit cross dist try-dist
 .PHONY: test test-rust test-wire test-python test-python-mcp1 test-python-mcp2 test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
 .PHONY: torture-faults torture-marathon torture-stalled torture-soak torture-tasks
@@ -278,6 +279,9 @@ dist: setup $(RELEASE)/maturin ## build all packages for DIST_PLATFORMS from the
 
 try-dist: $(RELEASE)/maturin ## install the packages of dist/ in empty folders, and make a call, a resume and a task with each
 	$(RELEASE)/python release try $(TRY)
+
+cross: $(RELEASE)/maturin ## check what is published with the compiler for Windows, macOS, Linux on arm64 and musl (CROSS_TARGETS)
+	scripts/check-targets $(CROSS_TARGETS)
 
 audit: $(RELEASE)/maturin ## ask what became known about the dependencies since they were locked: cargo-deny, npm audit, pip-audit
 	scripts/audit
