@@ -30,7 +30,7 @@ TIMES := $(CURDIR)/target/times
 pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
 
 .PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs lint-workflows
-.PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
+.PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster recording bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
 .PHONY: audit cross dist try-dist
 .PHONY: test test-rust test-wire test-python test-python-mcp1 test-python-mcp2 test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
@@ -231,6 +231,9 @@ demo-rust: ## the demo in Rust alone: rmcp behind Tailrope's service, and rmcp's
 
 demo-client: setup ## the demo's part for clients alone: a hostile server, without our line and with it
 	@$(MCP2)/python demo --part client $(DEMO_ARGS)
+
+recording: setup ## record a run of the demo as the picture in the README
+	@$(MCP2)/python demo/recording.py docs/demo.svg
 
 demo-cluster: setup ## three nodes behind nginx: a rolling restart and a kill -9 under the calls of a client that resumes and one that takes tasks
 	@tests/services/with --install nginx

@@ -48,7 +48,7 @@ class Timeline:
     def __init__(self) -> None:
         self.now = self._began = time.monotonic()  # the owner sets `now` to the time of what it is about to report
         self._is_tty = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        self._has_colour = self._is_tty and "NO_COLOR" not in os.environ
+        self._has_colour = (self._is_tty or "FORCE_COLOR" in os.environ) and "NO_COLOR" not in os.environ
         self._run: Run | None = None
         self._drawn_at = 0.0
         self._is_open = False
