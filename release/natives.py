@@ -21,7 +21,7 @@ def problems(name: str, content: bytes, platform: Platform) -> list[str]:
     """What would keep it from being loaded on the oldest system that it is published for. ELF files alone."""
     if not platform.is_linux:
         return []
-    # Only those who check packages have it.
+    # This package is only installed where packages are checked.
     from elftools.elf.elffile import ELFFile
 
     elf = ELFFile(io.BytesIO(content))

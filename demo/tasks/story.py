@@ -1,4 +1,4 @@
-"""One tool, two workers and two clients: what they and the wire report, drawn on one timeline, and what came of it."""
+"""Two clients call one tool at two workers. One timeline shows what they and the wire report, and how it ended."""
 
 import asyncio
 import collections

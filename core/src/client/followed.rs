@@ -12,10 +12,8 @@ use super::failure::{Failure, failure_payloads};
 use super::repeats::has_tasks;
 use crate::protocol::json::{known_member, member, object, quoted, text, with_member};
 use crate::protocol::jsonrpc::{self, Body, INTERNAL_ERROR, Kind, write_error_with_data};
-use crate::protocol::{Decoder, EventTooLarge, Item, RequestId, sse};
+use crate::protocol::{CLIENT_CAPABILITIES, Decoder, EventTooLarge, Item, RequestId, TASKS_EXTENSION, sse};
 
-const EXTENSION: [&str; 1] = ["io.modelcontextprotocol/tasks"];
-const CAPABILITIES: [&str; 1] = ["io.modelcontextprotocol/clientCapabilities"];
 /// What the state of a question begins with; the id of the task follows.
 const STATE: &str = "tailrope-task:";
 /// How often is polled where the server does not say, and what it can say.
@@ -74,13 +72,13 @@ impl FollowedCall {
         let message = std::str::from_utf8(body).ok()?;
         let params = message.get(envelope.params)?;
         let meta = object(member(params, &["_meta"])?)?;
-        let capabilities = object(member(meta.get(), &CAPABILITIES)?)?;
-        let declaration = format!("{{{}:{{}}}}", quoted(EXTENSION[0]));
+        let capabilities = object(member(meta.get(), &[CLIENT_CAPABILITIES])?)?;
+        let declaration = format!("{{{}:{{}}}}", quoted(TASKS_EXTENSION));
         let (place, name, value) = match known_member(capabilities.get(), &["extensions"]) {
             None if member(capabilities.get(), &["extensions"]).is_some() => return None,
             None => (capabilities, "extensions", declaration.as_str()),
-            Some(extensions) if member(extensions.get(), &EXTENSION).is_none() => {
-                (object(extensions)?, EXTENSION[0], "{}")
+            Some(extensions) if member(extensions.get(), &[TASKS_EXTENSION]).is_none() => {
+                (object(extensions)?, TASKS_EXTENSION, "{}")
             }
             Some(_) => return None,
         };

@@ -46,5 +46,5 @@ pub use jsonrpc::{Body, Envelope, EnvelopeError, Fields, InitializeResult, Kind,
 pub(crate) use refusal::retry_after_s;
 pub use refusal::{ErrorId, NotRelayed, Refusal, Wording};
 pub use request_id::{Names, RequestId};
-pub use revision::{Revision, Rules};
+pub use revision::{CLIENT_CAPABILITIES, Revision, Rules, TASKS_EXTENSION};
 pub use sse_decoder::{Decoder, Event, EventTooLarge, Item};

@@ -1,5 +1,11 @@
 //! The protocol revisions and what each allows. No other module compares revision strings.
 
+/// The extension of 2026-07-28 for long calls (SEP-2663).
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// The member of `_meta` in which a request of 2026-07-28 says what its client can do.
+pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+
 /// A released protocol revision, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "named like the revisions")]

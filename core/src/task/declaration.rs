@@ -5,15 +5,13 @@
 use bytes::Bytes;
 
 use super::json::{known_member, member, object, text, with_member, with_value};
+pub use crate::protocol::TASKS_EXTENSION as EXTENSION;
 use crate::protocol::jsonrpc::{self, MISSING_CLIENT_CAPABILITY};
-use crate::protocol::{Body, Kind, Refusal, Revision};
-
-/// The name of the extension.
-pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
+use crate::protocol::{Body, CLIENT_CAPABILITIES, Kind, Refusal, Revision};
 
 const EXTENSION_NAME: [&str; 1] = [EXTENSION];
 const VERSION_NAME: [&str; 1] = ["io.modelcontextprotocol/protocolVersion"];
-const CAPABILITIES_NAME: [&str; 1] = ["io.modelcontextprotocol/clientCapabilities"];
+const CAPABILITIES_NAME: [&str; 1] = [CLIENT_CAPABILITIES];
 
 /// Whether a request declares the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

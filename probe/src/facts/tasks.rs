@@ -4,12 +4,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tailrope_core::protocol::CLIENT_CAPABILITIES;
 
 use super::{Facts, Found, not_checked, settled, shown_type};
 use crate::session::{CLIENT, MODERN, Session};
 use crate::wire::{Exchange, Message};
 
-pub(crate) const EXTENSION: &str = "io.modelcontextprotocol/tasks";
+pub(crate) use tailrope_core::protocol::TASKS_EXTENSION as EXTENSION;
+
 /// The server decides when, and may wait as long as this.
 const LONGEST_DECISION: Duration = Duration::from_secs(60);
 
@@ -36,7 +38,7 @@ fn said(takes_tasks: bool) -> Value {
     let capabilities = if takes_tasks { json!({"extensions": {EXTENSION: {}}}) } else { json!({}) };
     json!({
         "io.modelcontextprotocol/protocolVersion": MODERN.as_str(),
-        "io.modelcontextprotocol/clientCapabilities": capabilities,
+        CLIENT_CAPABILITIES: capabilities,
         "io.modelcontextprotocol/clientInfo": {"name": CLIENT, "version": "1"},
     })
 }

@@ -188,7 +188,7 @@ fn one_look_serves_all_subscribers() {
     let subscribers = [(); 3].map(|()| listen(&bench, ALICE, &[&task]));
     assert_eq!(store.pending(), 1);
     assert!(subscribers.iter().all(|subscriber| subscriber.given().is_empty()), "T-25");
-    // Those who came while it was under way may have come after a change.
+    // Subscribers that came during that look may have missed a change: there is another look for them.
     assert!(store.answer(true));
     assert_eq!(store.pending(), 1);
     for subscriber in &subscribers {

@@ -39,7 +39,7 @@ pub(super) fn sign_ms(shared: &Shared) -> u64 {
 #[derive(Default)]
 pub(crate) struct Following(BTreeMap<Key, Weak<Followed>>);
 
-/// The name of a task, and the identity of those who follow it.
+/// A task's name, and the identity of the user who follows it.
 type Key = (Arc<str>, Option<Box<str>>);
 
 pub(crate) struct Followed {

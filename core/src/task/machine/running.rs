@@ -121,7 +121,7 @@ impl Running {
         self.note(now, message, out);
     }
 
-    /// The call has said something of its progress. As long as the store has not taken what came before, only the last counts.
+    /// The call reports its progress. Only the last report is kept until the store has taken the one before.
     pub(super) fn note(&mut self, now: Now, message: Option<Box<str>>, out: &mut Vec<Output>) {
         let Some(message) = message.filter(|_| self.task.end().is_none()) else { return };
         self.message = None;

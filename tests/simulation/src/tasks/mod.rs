@@ -219,7 +219,7 @@ impl World {
         sea.roll_back(&name, "standalone", by);
     }
 
-    /// Whoever was woken for a task goes on. Returns whether anybody did, and keeps the others.
+    /// Continues each call and request that was woken. Returns whether there was one. Those of paused processes go into `left`.
     pub(crate) fn run_tasks(&mut self, woken: &BTreeSet<u64>, left: &mut Vec<u64>) -> bool {
         let mut did = false;
         for key in woken.iter().filter(|key| (CALLS..ASKS * 2).contains(key)) {
