@@ -166,6 +166,12 @@ def _impatient(send: Send, wait_s: float) -> Send:
     return send_in_time
 
 
+def content_type_of(start: Message) -> str:
+    """The content type that the start of an answer names; empty where it names none."""
+    named = (value for name, value in start.get("headers", ()) if bytes(name).lower() == b"content-type")
+    return bytes(next(named, b"")).decode("latin-1")
+
+
 async def until_disconnected(receive: Receive) -> bool:
     """Waits until the peer is gone. False where nobody can tell any more: the answer is written all the same."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.requests import Request
 
 from tailrope.mcp import _posted, _sender
-from tailrope.mcp._answer import until_disconnected
+from tailrope.mcp._answer import content_type_of, until_disconnected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -171,9 +171,7 @@ class Run:
         if self.answer is not None:
             self.answer.append(message)
         if kind == "http.response.start":
-            named = (value for name, value in message.get("headers", ()) if bytes(name).lower() == b"content-type")
-            content_type = next(named, b"")
-            self._call.begin(self.number, message["status"], bytes(content_type).decode("latin-1"))
+            self._call.begin(self.number, message["status"], content_type_of(message))
             return
         self._call.data(self.number, message.get("body", b""))
         if message.get("more_body", False):

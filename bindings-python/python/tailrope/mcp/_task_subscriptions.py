@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tailrope._native import Refusal
 from tailrope.mcp import _hosts, _server
-from tailrope.mcp._answer import until_disconnected, write_refusal
+from tailrope.mcp._answer import content_type_of, until_disconnected, write_refusal
 from tailrope.mcp._principal import requester
 
 if TYPE_CHECKING:
@@ -123,8 +123,7 @@ class Subscription:
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            named = (value for name, value in message.get("headers", ()) if bytes(name).lower() == b"content-type")
-            self._is_stream = self._native.begin(bytes(next(named, b"")).decode("latin-1"))
+            self._is_stream = self._native.begin(content_type_of(message))
         if message["type"] != "http.response.body" or not self._is_stream:
             await self._client(message)
             return
