@@ -170,6 +170,8 @@ impl Database {
 
     /// The same, and comes back when the server has ended them: none of them takes a statement any more.
     pub(crate) fn see_connections_end(&self) {
+        // All of them at about the same time: waiting for each in turn may take seconds.
+        self.terminate(Duration::ZERO);
         self.terminate(PATIENCE);
     }
 
