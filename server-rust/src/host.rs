@@ -1,4 +1,4 @@
-//! What an engine needs from its process: one tokio task that ticks the engine and ends idle sessions.
+//! What an engine needs from its process: one tokio task that ticks the engine and deals with idle sessions.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -33,9 +33,22 @@ pub(crate) fn new_id() -> String {
     hex(&bytes)
 }
 
+/// Takes a session that [`Engine::tick`] returns.
+type OnIdle = Box<dyn Fn(SessionHandle) + Send + Sync>;
+
+/// Ends a session that is idle.
+fn end_idle(session: SessionHandle) {
+    // For a session that has ended this does nothing. A session of another process is not ours to end.
+    if !session.is_elsewhere() {
+        session.end();
+    }
+}
+
 /// The host of an engine.
 pub(crate) struct Host {
     pub(crate) engine: Engine,
+    /// What is done with the sessions that a tick returns.
+    on_idle: OnIdle,
     state: Mutex<State>,
     changed: Arc<Notify>,
 }
@@ -54,8 +67,14 @@ impl fmt::Debug for Host {
 }
 
 impl Host {
+    /// A host that ends idle sessions.
     pub(crate) fn new(engine: Engine) -> Arc<Self> {
-        Arc::new(Self { engine, state: Mutex::default(), changed: Arc::default() })
+        Self::with_idle(engine, Box::new(end_idle))
+    }
+
+    /// A host that gives idle sessions away.
+    pub(crate) fn with_idle(engine: Engine, on_idle: OnIdle) -> Arc<Self> {
+        Arc::new(Self { engine, on_idle, state: Mutex::default(), changed: Arc::default() })
     }
 
     /// How long a reader may take nothing before its connection is cut off. None: for ever.
@@ -133,12 +152,7 @@ impl Host {
 
     fn tick(self: &Arc<Self>) {
         self.state().due = None;
-        for session in self.engine.tick() {
-            // For a session that has ended this does nothing. A session of another process is not ours to end.
-            if !session.is_elsewhere() {
-                session.end();
-            }
-        }
+        self.engine.tick().into_iter().for_each(&self.on_idle);
         // While there are sessions, ticks go on, and retention with them.
         if !self.engine.is_idle() {
             self.arm(self.engine.due_in_ms().max(1));

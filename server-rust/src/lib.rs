@@ -5,6 +5,8 @@
 
 mod adopting;
 mod close;
+#[cfg(feature = "front")]
+pub mod front;
 mod hearing;
 mod host;
 mod json_rpc;

@@ -75,7 +75,13 @@ impl Identity {
     /// Whether it says anything.
     #[cfg(feature = "rmcp")]
     pub(crate) fn is_set(&self) -> bool {
-        self.server_name.is_some() || self.named.is_some() || self.user.is_some()
+        self.server_name.is_some() || self.asks()
+    }
+
+    /// Whether the user's own functions say whose a request is.
+    #[cfg(any(feature = "front", feature = "rmcp"))]
+    pub(crate) fn asks(&self) -> bool {
+        self.named.is_some() || self.user.is_some()
     }
 }
 

@@ -6,6 +6,8 @@ use crate::protocol::{Dialect, Refusal, Wording};
 /// Why a host does not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault<'a> {
+    /// The application that has to answer the request does not.
+    AppUnreachable,
     /// The body is larger than the host reads; the text is the bound in bytes.
     BodyTooLarge(&'a str),
     /// The request came by a name that the host does not serve.
@@ -32,6 +34,8 @@ pub enum Fault<'a> {
     TooManyRequests,
     /// No further session fits (I11).
     TooManySessions,
+    /// As many requests wait for the application as may (I11).
+    TooManyWaiting,
     /// Nobody can tell whose request it is (I7).
     Unidentified,
 }
@@ -40,6 +44,7 @@ impl<'a> Fault<'a> {
     /// The fault with this name, which bindings use for it. `text` is what there is to say about it.
     pub fn named(name: &str, text: &'a str) -> Option<Self> {
         Some(match name {
+            "app_unreachable" => Self::AppUnreachable,
             "body_too_large" => Self::BodyTooLarge(text),
             "foreign_host" => Self::ForeignHost(text),
             "foreign_origin" => Self::ForeignOrigin(text),
@@ -53,6 +58,7 @@ impl<'a> Fault<'a> {
             "store_silent" => Self::StoreSilent,
             "too_many_requests" => Self::TooManyRequests,
             "too_many_sessions" => Self::TooManySessions,
+            "too_many_waiting" => Self::TooManyWaiting,
             "unidentified" => Self::Unidentified,
             _ => return None,
         })
@@ -62,6 +68,9 @@ impl<'a> Fault<'a> {
     pub fn refusal(self, dialect: &Dialect) -> Refusal {
         let wording = dialect.wording;
         match self {
+            Self::AppUnreachable => {
+                Refusal::new(502, INTERNAL_ERROR, "Bad Gateway: the application behind this server does not answer")
+            }
             Self::BodyTooLarge(max) => {
                 wording.refused(413, format!("Payload Too Large: Request body must not exceed {max} bytes"))
             }
@@ -87,6 +96,9 @@ impl<'a> Fault<'a> {
                 Refusal::new(500, INTERNAL_ERROR, "Internal server error: the server cannot tell whose request this is")
             }
             Self::TooManySessions => Refusal::new(503, INTERNAL_ERROR, "Too many open sessions"),
+            Self::TooManyWaiting => {
+                Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: too many requests wait for the server")
+            }
         }
     }
 

@@ -2,18 +2,16 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::error::Error;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use bytes::{Buf as _, BufMut as _, Bytes};
+use bytes::Bytes;
 use http::header::{HOST, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, Request, Response};
 use http_body::Body;
-use http_body_util::{BodyExt as _, LengthLimitError};
 use tailrope_core::engine::{Engine, SessionHandle};
 use tailrope_core::exchange::{self, Action, Admission, Allowed, AnswerHead, Fault, RelayedMethod, Terms};
 use tailrope_core::protocol::{Dialect, Refusal};
@@ -26,16 +24,16 @@ use crate::host::{Host, new_id};
 use crate::pages::Pages;
 use crate::sender::{Sender, Unnamed, text};
 use crate::service::answer::{self, ResponseBody};
+#[cfg(feature = "front")]
+use crate::service::behind::Behind;
 use crate::service::headers::Headers;
 use crate::service::hosts::Hosts;
+use crate::service::reading::{self, BoxError, Unread};
 use crate::service::tasks::{Tasks, modern_revision};
 use crate::service::{Application, Begun, Handlers, SESSION_ID, ServiceConfig, relayed};
 use crate::table::Table;
 
 type Answer = Response<ResponseBody>;
-
-/// The error of a body, as tower's services have it.
-pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// An endpoint and its sessions.
 pub(crate) struct Endpoint<A: Application> {
@@ -46,54 +44,8 @@ pub(crate) struct Endpoint<A: Application> {
     pub(crate) host: Arc<Host>,
     table: Arc<Table<A::Session>>,
     unnamed: Unnamed,
-}
-
-/// Why a body was not read.
-enum Unread {
-    TooLarge,
-    /// For example, the sender left in the middle of the body (F-22).
-    Failed(BoxError),
-}
-
-impl Unread {
-    /// Middleware may bound bodies, too.
-    fn of(error: BoxError) -> Self {
-        let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
-        while let Some(found) = cause {
-            if found.is::<LengthLimitError>() {
-                return Self::TooLarge;
-            }
-            cause = found.source();
-        }
-        Self::Failed(error)
-    }
-}
-
-async fn read<B>(body: B, max_bytes: usize) -> Result<Bytes, Unread>
-where
-    B: Body,
-    B::Error: Into<BoxError>,
-{
-    let mut body = pin!(body);
-    let (mut first, mut all) = (Bytes::new(), Vec::new());
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Unread::of(error.into()))?;
-        let Ok(mut data) = frame.into_data() else { continue };
-        let length = data.remaining();
-        if first.len().max(all.len()) + length > max_bytes {
-            return Err(Unread::TooLarge);
-        }
-        if first.is_empty() {
-            // Most bodies have one frame, which need not be copied.
-            first = data.copy_to_bytes(length);
-            continue;
-        }
-        if all.is_empty() {
-            all.extend_from_slice(&first);
-        }
-        all.put(data);
-    }
-    Ok(if all.is_empty() { first } else { all.into() })
+    #[cfg(feature = "front")]
+    pub(super) behind: Behind,
 }
 
 /// Whether the request has a message for the handlers.
@@ -144,6 +96,8 @@ impl<A: Application> Endpoint<A> {
             host,
             table: Table::new(),
             unnamed: Unnamed::default(),
+            #[cfg(feature = "front")]
+            behind: Behind::default(),
         }
     }
 
@@ -185,8 +139,8 @@ impl<A: Application> Endpoint<A> {
             return if is_served { Ok(Bytes::new()) } else { Err(Dialect::NEUTRAL.wording.method_not_allowed()) };
         }
         let max_bytes = self.config.max_body_bytes;
-        read(body, max_bytes).await.map_err(|unread| match unread {
-            Unread::TooLarge => Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&Dialect::NEUTRAL),
+        reading::read(pin!(body), max_bytes).await.map_err(|unread| match unread {
+            Unread::TooLarge(_) => Fault::BodyTooLarge(&max_bytes.to_string()).refusal(&Dialect::NEUTRAL),
             Unread::Failed(error) => {
                 tracing::debug!(target: "tailrope", error, "the body of a request was not read to its end");
                 Fault::NotOpened.refusal(&Dialect::NEUTRAL)
@@ -299,9 +253,8 @@ impl<A: Application> Endpoint<A> {
         headers: &Headers<'_>,
         body: &[u8],
     ) -> Result<Admission, Refusal> {
-        let head = headers.head(parts);
-        let terms = self.terms();
         let server = self.server(parts);
+        let (head, terms) = (headers.head(parts), self.terms());
         self.sender(parts)
             .ask(|requester| session.admit(&exchange::Request { head, requester, server: Some(&server), body }, &terms))
     }
@@ -422,7 +375,10 @@ impl<A: Application> Adopt for Endpoint<A> {
     fn begin(&self, session: &SessionHandle, ears: &Ears, path: &str) -> io::Result<Arc<A::Session>> {
         let (session, terms) = (session.clone(), self.terms());
         let begun = Begun { session, ears, host: &self.host, table: &self.table, path, terms };
-        self.application.begin(&begun)
+        let handlers = self.application.begin(&begun)?;
+        #[cfg(feature = "front")]
+        self.behind.hand_over(self, handlers.session(), path);
+        Ok(handlers)
     }
 
     fn table(&self) -> &Table<A::Session> {

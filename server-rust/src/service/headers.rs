@@ -10,18 +10,18 @@ use crate::sender::text;
 
 /// The values of these headers. If a header comes twice, the first one counts, except for `accept`.
 #[derive(Default)]
-pub(super) struct Headers<'a> {
+pub(crate) struct Headers<'a> {
     /// What the client takes. Several lines are one list (RFC 9110, 5.3).
-    pub(super) accept: Option<Cow<'a, str>>,
-    pub(super) content_type: Option<Cow<'a, str>>,
-    pub(super) protocol_version: Option<Cow<'a, str>>,
-    pub(super) session_id: Option<Cow<'a, str>>,
-    pub(super) last_event_id: Option<Cow<'a, str>>,
+    pub(crate) accept: Option<Cow<'a, str>>,
+    pub(crate) content_type: Option<Cow<'a, str>>,
+    pub(crate) protocol_version: Option<Cow<'a, str>>,
+    pub(crate) session_id: Option<Cow<'a, str>>,
+    pub(crate) last_event_id: Option<Cow<'a, str>>,
 }
 
 impl<'a> Headers<'a> {
     /// One pass over the request's headers: looking up each name takes longer.
-    pub(super) fn of(headers: &'a HeaderMap) -> Self {
+    pub(crate) fn of(headers: &'a HeaderMap) -> Self {
         let mut found = Self::default();
         for (name, value) in headers {
             let place = match name.as_str() {
@@ -45,7 +45,7 @@ impl<'a> Headers<'a> {
     }
 
     /// What the engine wants to know of the head of the request that has these headers.
-    pub(super) fn head<'b>(&'b self, parts: &'b Parts) -> Head<'b> {
+    pub(crate) fn head<'b>(&'b self, parts: &'b Parts) -> Head<'b> {
         Head {
             method: parts.method.as_str(),
             accept: self.accept.as_deref(),

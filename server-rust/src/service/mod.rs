@@ -1,11 +1,14 @@
 //! A tower service that speaks MCP Streamable HTTP: the engine decides, this carries bytes.
 
-mod answer;
+pub(crate) mod answer;
 mod application;
+#[cfg(feature = "front")]
+mod behind;
 mod endpoint;
-mod headers;
+pub(crate) mod headers;
 mod hosts;
 mod posted;
+pub(crate) mod reading;
 mod tasks;
 mod unwritten;
 
@@ -22,13 +25,14 @@ use tower_service::Service;
 
 pub use answer::{ResponseBody, Stalled};
 pub(crate) use application::{Application, Begun, Handlers, Served};
-use endpoint::{BoxError, Endpoint};
+use endpoint::Endpoint;
 pub(crate) use posted::{Posts, parts, relayed, serve_posted};
+use reading::BoxError;
 
 use crate::close::Drain;
 use crate::sender::Identity;
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// What can be set on a [`TailropeService`]. Pacing, bounds and the store are the engine's [`Options`](crate::Options).
 #[derive(Clone, Debug)]

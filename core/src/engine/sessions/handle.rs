@@ -7,7 +7,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
 use crate::engine::{EngineError, Options};
 use crate::exchange::{Action, Admission, AnswerHead, Fault, Pause, Principal, Request, Requester, Terms};
-use crate::protocol::{Kind, Refusal, RequestId, Revision};
+use crate::protocol::{Dialect, Kind, Refusal, RequestId, Revision};
 use crate::session::{Call, OutgoingKind, SynthesizedEnd, end_payload};
 use crate::store::{HostOperation, HostReplay, HostStore, OwnIds, SessionId, session_name};
 use crate::stream::{ConnectionId, Input};
@@ -65,6 +65,11 @@ impl SessionHandle {
     /// Whether it is the session with this id at this server (I7).
     pub fn is(&self, session: SessionId<'_>) -> bool {
         *self.cell.name == *session_name(session)
+    }
+
+    /// How the session speaks.
+    pub fn dialect(&self) -> &'static Dialect {
+        self.cell.dialect
     }
 
     /// The options of the session's engine.

@@ -1,0 +1,131 @@
+//! Accepts connections, and drives them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{sleep, timeout};
+
+use super::exchange::serve;
+use super::options::FrontOptions;
+use super::{Phase, Shared};
+
+/// Connections that wait until they are accepted. The system may allow fewer.
+const BACKLOG: u32 = 4_096;
+/// The pause after an error of accepting, for example because the process has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a connection may still send its first request when the front stops.
+const LAST_REQUEST: Duration = Duration::from_millis(500);
+/// The most that a head may have, and that hyper holds for a connection in each direction.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// A connection of a client.
+pub(super) struct Client {
+    pub(super) peer: SocketAddr,
+    /// It has sent a request.
+    has_asked: AtomicBool,
+    /// Given back when the connection is over, or what it was upgraded to.
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Opens the sockets of a front, in the current runtime.
+pub(super) fn open(options: &FrontOptions) -> io::Result<Vec<TcpListener>> {
+    let bound = options.addresses.iter().map(|address| bind(*address, options.reuse_port));
+    let given = options.listeners.iter().map(|listener| {
+        let listener = listener.try_clone()?;
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    });
+    bound.chain(given).collect()
+}
+
+fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Elsewhere this lets others take the address of a listener.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    if reuse_port {
+        #[cfg(not(unix))]
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "reuse_port: this system has no SO_REUSEPORT"));
+        #[cfg(unix)]
+        socket.set_reuseport(true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Accepts connections until the front stops. Those that the system has accepted by then are served, too.
+pub(super) async fn accept(shared: Arc<Shared>, listener: TcpListener) {
+    let mut phase = shared.phase.subscribe();
+    let mut is_stopped = pin!(phase.wait_for(|phase| *phase != Phase::Serving));
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            accepted = next(&shared, &listener) => accepted,
+            _ = &mut is_stopped => return,
+        };
+        let (socket, client) = accepted;
+        tokio::spawn(drive(Arc::clone(&shared), socket, Arc::new(client)));
+    }
+}
+
+/// The next connection, when there is room for it.
+async fn next(shared: &Shared, listener: &TcpListener) -> (TcpStream, Client) {
+    let connections = &shared.connections;
+    if connections.available_permits() == 0 && shared.complaints.crowded.is_due() {
+        let max_connections = shared.options.max_connections;
+        tracing::warn!(target: "tailrope", max_connections, "new connections wait: as many are open as may be");
+    }
+    let permit = Arc::clone(connections).acquire_owned().await.expect("nobody closes the semaphore");
+    loop {
+        match listener.accept().await {
+            Ok((socket, peer)) => {
+                let client = Client { peer, has_asked: AtomicBool::new(false), _permit: permit };
+                return (socket, client);
+            }
+            // The client has left already.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                if shared.complaints.not_accepted.is_due() {
+                    tracing::warn!(target: "tailrope", %error, "a connection is not accepted; it is tried again");
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serves the requests of one connection.
+async fn drive(shared: Arc<Shared>, socket: TcpStream, client: Arc<Client>) {
+    // Otherwise each small event would wait for the acknowledgement of the one before.
+    let _ = socket.set_nodelay(true);
+    let mut phase = shared.phase.subscribe();
+    let head_timeout = Duration::from_millis(shared.options.head_timeout_ms);
+    let asking = Arc::clone(&client);
+    let service = service_fn(move |request| {
+        asking.has_asked.store(true, Ordering::Relaxed);
+        serve(Arc::clone(&shared), request, Arc::clone(&asking))
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD_BYTES);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service).with_upgrades());
+    tokio::select! {
+        // An error is the client's: it has left, or what it sent is not HTTP.
+        _ = connection.as_mut() => return,
+        _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let has_asked = || client.has_asked.load(Ordering::Relaxed);
+    if !has_asked() && timeout(LAST_REQUEST, connection.as_mut()).await.is_ok() || !has_asked() {
+        return;
+    }
+    let _ = connection.await;
+}
