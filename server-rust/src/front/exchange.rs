@@ -96,6 +96,8 @@ async fn plan(
     let Ok(admission) = admitted else { return proxied(parts, bytes) };
     match admission.action() {
         Action::Delete => proxied(parts, bytes),
+        // It may begin another session.
+        Action::Call if admission.initialize().is_some() => proxied(parts, bytes),
         Action::Listen | Action::Resume => {
             let json_response = served.json_response();
             match Pages::open(&shared.host, |signal| session.open(&admission, json_response, signal, 0)) {

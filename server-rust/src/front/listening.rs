@@ -36,6 +36,12 @@ pub(super) struct Client {
     _permit: OwnedSemaphorePermit,
 }
 
+impl Client {
+    fn new(peer: SocketAddr, permit: OwnedSemaphorePermit) -> Self {
+        Self { peer, has_asked: AtomicBool::new(false), _permit: permit }
+    }
+}
+
 /// Opens the sockets of a front, in the current runtime.
 pub(super) fn open(options: &FrontOptions) -> io::Result<Vec<TcpListener>> {
     let bound = options.addresses.iter().map(|address| bind(*address, options.reuse_port));
@@ -62,19 +68,30 @@ fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Accepts connections until the front stops. Those that the system has accepted by then are served, too.
+/// Accepts connections until the front stops.
 pub(super) async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     let mut phase = shared.phase.subscribe();
     let mut is_stopped = pin!(phase.wait_for(|phase| *phase != Phase::Serving));
     loop {
-        let accepted = tokio::select! {
+        tokio::select! {
             biased;
-            accepted = next(&shared, &listener) => accepted,
-            _ = &mut is_stopped => return,
-        };
-        let (socket, client) = accepted;
-        tokio::spawn(drive(Arc::clone(&shared), socket, Arc::new(client)));
+            _ = &mut is_stopped => break,
+            (socket, client) = next(&shared, &listener) => spawn(&shared, socket, client),
+        }
     }
+    // To close the socket would reset the connections that wait behind it. tokio may not have heard of all of them.
+    let Ok(listener) = listener.into_std() else { return };
+    for _ in 0..BACKLOG {
+        let Ok(permit) = Arc::clone(&shared.connections).try_acquire_owned() else { break };
+        let Ok((socket, peer)) = listener.accept() else { break };
+        if let Ok(socket) = socket.set_nonblocking(true).and_then(|()| TcpStream::from_std(socket)) {
+            spawn(&shared, socket, Client::new(peer, permit));
+        }
+    }
+}
+
+fn spawn(shared: &Arc<Shared>, socket: TcpStream, client: Client) {
+    tokio::spawn(drive(Arc::clone(shared), socket, Arc::new(client)));
 }
 
 /// The next connection, when there is room for it.
@@ -87,10 +104,7 @@ async fn next(shared: &Shared, listener: &TcpListener) -> (TcpStream, Client) {
     let permit = Arc::clone(connections).acquire_owned().await.expect("nobody closes the semaphore");
     loop {
         match listener.accept().await {
-            Ok((socket, peer)) => {
-                let client = Client { peer, has_asked: AtomicBool::new(false), _permit: permit };
-                return (socket, client);
-            }
+            Ok((socket, peer)) => return (socket, Client::new(peer, permit)),
             // The client has left already.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
@@ -122,10 +136,11 @@ async fn drive(shared: Arc<Shared>, socket: TcpStream, client: Arc<Client>) {
         _ = connection.as_mut() => return,
         _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
     }
-    connection.as_mut().graceful_shutdown();
     let has_asked = || client.has_asked.load(Ordering::Relaxed);
-    if !has_asked() && timeout(LAST_REQUEST, connection.as_mut()).await.is_ok() || !has_asked() {
+    // hyper would close a connection at once that has not been read from.
+    if !has_asked() && (timeout(LAST_REQUEST, connection.as_mut()).await.is_ok() || !has_asked()) {
         return;
     }
+    connection.as_mut().graceful_shutdown();
     let _ = connection.await;
 }

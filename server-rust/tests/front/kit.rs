@@ -13,8 +13,9 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tailrope_server::front::{AppAddress, Front, FrontOptions};
-use tailrope_server::{Call, Close, Engine, Handler, Options, RpcError, ServiceConfig, TailropeService};
-use tokio::net::{TcpStream, UnixListener};
+use tailrope_server::{Call, Close, Engine, Handler, JsonRpcServer, Options, RpcError, ServiceConfig, TailropeService};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -72,8 +73,12 @@ impl Handler for Tools {
     }
 }
 
+pub(crate) type Service = TailropeService<JsonRpcServer<Tools>>;
+
 /// An application on a Unix socket, behind a front.
 pub(crate) struct Site {
+    pub(crate) engine: Engine,
+    pub(crate) service: Service,
     pub(crate) front: Arc<Front>,
     /// What the handlers were told.
     pub(crate) told: mpsc::UnboundedReceiver<String>,
@@ -135,7 +140,7 @@ impl Site {
         options.addresses.push("127.0.0.1:0".parse().unwrap());
         front(&mut options);
         let front = service.behind(options, None).unwrap();
-        Self { front, told, proxied, app, folder }
+        Self { engine, service, front, told, proxied, app, folder }
     }
 
     pub(crate) async fn connect(&self) -> TcpStream {
@@ -151,6 +156,21 @@ impl Site {
         let mut answer = self.client().await.begin(method, headers, body).await;
         let text = until(&mut answer, "\0").await;
         answer.map(|_| text)
+    }
+
+    /// Asks the application itself, on its own socket: what it answers without a front.
+    pub(crate) async fn ask_app(&self, method: &str, headers: &[(&str, &str)], body: Value) -> Response<String> {
+        let socket = UnixStream::connect(self.folder.join("app")).await.unwrap();
+        let mut answer = Client::on(socket).await.begin(method, headers, body).await;
+        let text = until(&mut answer, "\0").await;
+        answer.map(|_| text)
+    }
+
+    /// Sends these bytes, and reads until the connection closes.
+    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut socket = self.connect().await;
+        socket.write_all(bytes.as_ref()).await.unwrap();
+        read_to_end(&mut socket).await
     }
 
     /// Opens a session, and forgets what the application has seen of it.
@@ -190,12 +210,21 @@ impl Drop for Client {
 pub(crate) type Answer = Response<(Incoming, Client)>;
 
 impl Client {
-    pub(crate) async fn on(socket: TcpStream) -> Self {
+    pub(crate) async fn on(socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         let (sender, connection) = handshake(TokioIo::new(socket)).await.unwrap();
         Self { sender, driver: tokio::spawn(async move { drop(connection.await) }) }
     }
 
-    pub(crate) async fn begin(mut self, method: &str, headers: &[(&str, &str)], body: Value) -> Answer {
+    pub(crate) async fn begin(self, method: &str, headers: &[(&str, &str)], body: Value) -> Answer {
+        self.send(method, headers, body).await.unwrap()
+    }
+
+    /// Asks in the session `session`.
+    pub(crate) async fn try_begin(self, body: Value) -> hyper::Result<Answer> {
+        self.send("POST", &[("mcp-session-id", "session")], body).await
+    }
+
+    async fn send(mut self, method: &str, headers: &[(&str, &str)], body: Value) -> hyper::Result<Answer> {
         let mut request = Request::builder().method(method).uri("/mcp").header("host", "localhost");
         request =
             request.header("accept", "application/json, text/event-stream").header("content-type", "application/json");
@@ -204,8 +233,8 @@ impl Client {
         }
         let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request = request.body(Full::new(bytes)).unwrap();
-        let answer = timeout(PATIENCE, self.sender.send_request(request)).await.expect("an answer begins").unwrap();
-        answer.map(|body| (body, self))
+        let answer = timeout(PATIENCE, self.sender.send_request(request)).await.expect("an answer begins")?;
+        Ok(answer.map(|body| (body, self)))
     }
 }
 
@@ -241,4 +270,34 @@ pub(crate) fn last_id(events: &str) -> &str {
 /// The numbers that were told.
 pub(crate) fn numbers(events: &str) -> Vec<u64> {
     events.lines().filter_map(|line| line.split(r#""n":"#).nth(1)?.split(['}', ',']).next()?.parse().ok()).collect()
+}
+
+/// Reads until the connection closes.
+pub(crate) async fn read_to_end(socket: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    // A reset is an end, too.
+    let _ = timeout(PATIENCE, socket.read_to_end(&mut bytes)).await.expect("the connection closes");
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Reads until this has come.
+pub(crate) async fn read_until(socket: &mut TcpStream, said: &str) -> String {
+    let mut text = String::new();
+    while !text.contains(said) {
+        let mut bytes = [0; 1024];
+        let n = timeout(PATIENCE, socket.read(&mut bytes)).await.expect("more comes").unwrap();
+        assert_ne!(n, 0, "the connection closed after {text:?}");
+        text += std::str::from_utf8(&bytes[..n]).unwrap();
+    }
+    text
+}
+
+/// Waits until this is so.
+pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waits = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(PATIENCE, waits).await.unwrap_or_else(|_| panic!("{what} did not come"));
 }

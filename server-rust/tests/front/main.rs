@@ -1,5 +1,9 @@
 //! The front, in front of an application on a Unix socket that has our service inside.
 #![cfg(unix)]
 
+mod abuse;
+mod ending;
 mod kit;
+mod proxying;
 mod sessions;
+mod waiting;
