@@ -15,6 +15,7 @@ OF_EVERY_RUN = {
     "fastmcp4": "sqlite",
     "node-v2": "postgres",
     "tower": "sqlite",
+    "tower-front": "sqlite",
     "rmcp": "sqlite",
 }
 

@@ -99,8 +99,8 @@ SERVERS = {
         Kind("web-v2", "node", "v2"),
     )
 }
-# The tools on rmcp: behind our service, and behind its own with our session manager.
-RUST = {kind.name: kind for kind in (Kind("tower", "rust", "rmcp3"), Kind("rmcp", "rust", "rmcp3"))}
+# The tools on rmcp: behind our service, also with a front, and behind its own with our session manager.
+RUST = {name: Kind(name, "rust", "rmcp3") for name in ("tower", "tower-front", "rmcp")}
 # On its own transport alone: as it comes, without an event store.
 RUST_STOCK = {"rmcp-cache": Kind("rmcp-cache", "rust", "rmcp3")}
 # One handler for sessions and for revision 2026-07-28.

@@ -30,6 +30,9 @@ HALVES = ({"mcp2", "fastmcp3", "node-v2", "web-v1"}, {"mcp1", "fastmcp4", "node-
 # What every run asks of one fleet: resumes, questions, cancellations and ends of sessions, each request anywhere.
 FLEET = "mixed-redis"
 OF_FLEET = {"test_fleet.py", "test_replay.py"}
+# What every run asks of a front: what goes through it or past it. The rest is the engine's, which the service behind it
+# is asked for.
+OF_FRONT = {"test_drain.py", "test_malformed.py", "test_polling.py", "test_replay.py"}
 
 
 @pytest.fixture(scope="session", params=[KINDS[name] for name in CHOSEN], ids=CHOSEN)
@@ -55,7 +58,7 @@ def takes_long(item: pytest.Item, kind: Kind, params: dict[str, object]) -> bool
     if params.get("place", OF_EVERY_RUN.get(kind.name)) != OF_EVERY_RUN.get(kind.name):
         return True
     if kind.language == "rust":
-        return False
+        return kind.name == "tower-front" and item.path.name not in OF_FRONT
     if "place" in params or item.get_closest_marker("first") is not None:
         return kind.name not in FIRST
     test = item.nodeid.replace(kind.name, "").encode()

@@ -94,6 +94,10 @@ async fn plan(
         })
     };
     let Ok(admission) = admitted else { return proxied(parts, bytes) };
+    // The engine counts what it refuses, so it is not asked twice.
+    if admission.last_event_id().is_some_and(|cursor| !session.may_know(cursor)) {
+        return proxied(parts, bytes);
+    }
     match admission.action() {
         Action::Delete => proxied(parts, bytes),
         // It may begin another session.

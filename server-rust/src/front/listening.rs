@@ -24,7 +24,7 @@ const BACKLOG: u32 = 4_096;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a connection may still send its first request when the front stops.
 const LAST_REQUEST: Duration = Duration::from_millis(500);
-/// The most that a head may have, and that hyper holds for a connection in each direction.
+/// The most that the head of a request may have.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// A connection of a client.
@@ -129,7 +129,7 @@ async fn drive(shared: Arc<Shared>, socket: TcpStream, client: Arc<Client>) {
         serve(Arc::clone(&shared), request, Arc::clone(&asking))
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD_BYTES);
+    http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_header_size(MAX_HEAD_BYTES);
     let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service).with_upgrades());
     tokio::select! {
         // An error is the client's: it has left, or what it sent is not HTTP.

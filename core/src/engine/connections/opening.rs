@@ -8,7 +8,7 @@ use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::exchange::{Fault, Join};
-use crate::protocol::{Origin, Refusal, RequestId, Revision, StreamNonce};
+use crate::protocol::{EventId, Origin, Refusal, RequestId, Revision, StreamNonce};
 use crate::session::Call;
 use crate::stream::{ConnectionId, Input};
 use crate::sync::Arc;
@@ -121,6 +121,11 @@ impl SessionHandle {
         })?;
         self.cell.come_back();
         Ok(connection)
+    }
+
+    /// Whether a cursor may be one of this store's. [`open`](Self::open) refuses a request with another one.
+    pub fn may_know(&self, last_event_id: &str) -> bool {
+        self.cell.shared.store.own_ids().is_some() || EventId::parse(last_event_id).is_some()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Starts one test server: `tailrope-test-server --flavor rmcp --transport tailrope [--port 0] [--options JSON]`.
 //!
-//! A flavour is `tower`, which is our service, or `rmcp`, which is rmcp's service with our session manager; the transport `stock` is rmcp's
+//! A flavour is `tower`, which is our service, `tower-front`, which is our service behind a front, or `rmcp`, which is rmcp's service with our session manager; the transport `stock` is rmcp's
 //! service with its own, over a plain event store, and without any as the flavour `rmcp-cache`. Prints `READY PORT` when it
 //! listens. The options are those of the Python servers (tests/servers/python), as far as options.rs has them.
 
@@ -19,15 +19,18 @@ mod stock;
 mod tools;
 
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::fs::DirBuilder;
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::routing::any;
 use serde_json::Value;
 use tailrope_core::log_lines::{LineSink, send_lines};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
@@ -36,6 +39,9 @@ use crate::ctl::Ctl;
 use crate::options::Options;
 use crate::serving::Serving;
 use crate::tools::Lab;
+
+/// How long the front may still write what a drain has closed.
+const FRONT_END_MS: u64 = 5_000;
 
 /// The engine's lines, on standard error.
 struct Lines(Level);
@@ -46,8 +52,52 @@ impl LineSink for Lines {
     }
 
     fn take(&self, level: Level, line: String) {
-        let _ = writeln!(std::io::stderr(), "{} {line}", level.as_str().to_ascii_lowercase());
+        let _ = writeln!(io::stderr(), "{} {line}", level.as_str().to_ascii_lowercase());
     }
+}
+
+fn ready(port: u16) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "READY {port}").and_then(|()| out.flush())
+}
+
+/// Waits for the signal to end.
+async fn stopped() {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Serves on a Unix socket, with a front on the port.
+async fn serve_behind(
+    app: Router,
+    listener: TcpListener,
+    port: u16,
+    serving: &Serving,
+    options: &Options,
+) -> io::Result<()> {
+    let folder = std::env::temp_dir().join(format!("tailrope-front-{}", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&folder)?;
+    let socket = folder.join("app");
+    let behind = UnixListener::bind(&socket)?;
+    let front = serving.front(listener.into_std()?, &socket, options).map_err(io::Error::other)?;
+    ready(port)?;
+    let (draining, stopping) = (serving.clone(), Arc::clone(&front));
+    let stopped = async move {
+        stopped().await;
+        stopping.stop();
+        draining.drain(&Value::Null).await;
+    };
+    let served = axum::serve(behind, app).with_graceful_shutdown(stopped).await;
+    serving.drain(&Value::Null).await;
+    let _ = tokio::task::spawn_blocking(move || front.close(FRONT_END_MS)).await;
+    std::fs::remove_dir_all(&folder)?;
+    served
 }
 
 async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
@@ -83,24 +133,19 @@ async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
         engine.as_ref().filter(|_| flavor == "rmcp").map_or(0, |engine| engine.options().pacing.max_connection_ms);
     let ctl = Arc::new(Ctl { lab, engine, serving: serving.clone() });
     let app = mcp.layer(counted).route("/ctl/{*path}", any(ctl::answer).with_state(ctl));
+    if flavor == "tower-front" {
+        return serve_behind(app, listener, port, &serving, &options).await.map_err(|error| error.to_string());
+    }
     let listener = axum::serve::ListenerExt::tap_io(listener, move |socket| {
         // Otherwise each small event would wait for the acknowledgement of the one before.
         let _ = socket.set_nodelay(true);
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&*socket, u32::try_from(patience_ms).unwrap_or(u32::MAX));
     });
-    let mut out = std::io::stdout();
-    writeln!(out, "READY {port}").and_then(|()| out.flush()).map_err(|error| error.to_string())?;
+    ready(port).map_err(|error| error.to_string())?;
     let draining = serving.clone();
     let stopping = async move {
-        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-        else {
-            return;
-        };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        stopped().await;
         draining.drain(&Value::Null).await;
     };
     axum::serve(listener, app).with_graceful_shutdown(stopping).await.map_err(|error| error.to_string())?;

@@ -1,6 +1,8 @@
 //! The MCP endpoint in each of its flavours.
 
 use std::convert::Infallible;
+use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use axum::response::IntoResponse;
 use rmcp::transport::streamable_http_server::session::store::EventStore;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
+use tailrope_server::front::{AppAddress, Front, FrontOptions};
 use tailrope_server::{Drain, Engine, Identity, RmcpServer, ServiceConfig, Sessions, TailropeService};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
@@ -99,7 +102,7 @@ impl Serving {
                 let service = StreamableHttpService::new(factory, stock, config.with_cancellation_token(over.clone()));
                 (Self::Stock(store, over), Router::new().nest_service(PATH, service))
             }
-            ("tower", Some(engine)) => {
+            ("tower" | "tower-front", Some(engine)) => {
                 let mut config = ServiceConfig::default()
                     .prefer_resumable(options.prefers_resumable())
                     .json_response(options.json_response)
@@ -126,6 +129,14 @@ impl Serving {
             }
             _ => return Err(format!("there is no flavour {flavor:?}")),
         })
+    }
+
+    /// Puts a front before an application on this socket, which has the service inside.
+    pub(crate) fn front(&self, listener: TcpListener, app: &Path, options: &Options) -> Result<Arc<Front>, String> {
+        let Self::Tower(service) = self else { return Err("only our service goes behind a front".to_owned()) };
+        let mut front = FrontOptions::new(AppAddress::Unix(app.to_owned()));
+        front.listeners.push(listener);
+        service.behind(front, (!options.any_path).then_some(PATH)).map_err(|error| error.to_string())
     }
 
     /// Lets go of every connection.
