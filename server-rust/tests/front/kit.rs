@@ -158,9 +158,14 @@ impl Site {
         answer.map(|_| text)
     }
 
+    /// Where the application listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join("app")
+    }
+
     /// Asks the application itself, on its own socket: what it answers without a front.
     pub(crate) async fn ask_app(&self, method: &str, headers: &[(&str, &str)], body: Value) -> Response<String> {
-        let socket = UnixStream::connect(self.folder.join("app")).await.unwrap();
+        let socket = UnixStream::connect(self.socket()).await.unwrap();
         let mut answer = Client::on(socket).await.begin(method, headers, body).await;
         let text = until(&mut answer, "\0").await;
         answer.map(|_| text)

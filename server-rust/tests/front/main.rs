@@ -4,6 +4,7 @@
 mod abuse;
 mod ending;
 mod kit;
+mod parked;
 mod proxying;
 mod sessions;
 mod waiting;
