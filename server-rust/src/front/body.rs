@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 
+use super::proxy::PEER;
 use crate::service::ResponseBody;
 use crate::service::reading::BoxError;
 
@@ -64,7 +65,14 @@ impl Body for RequestBody {
         let Some(rest) = &mut this.rest else { return Poll::Ready(None) };
         if let Poll::Ready(frame) = pin!(rest).poll_frame(cx) {
             this.timer = None;
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            return Poll::Ready(frame.map(|frame| {
+                let mut frame = frame?;
+                if let Some(trailers) = frame.trailers_mut() {
+                    // Some servers take trailers for headers.
+                    trailers.remove(PEER);
+                }
+                Ok(frame)
+            }));
         }
         let timer = this.timer.get_or_insert_with(|| Box::pin(sleep(this.patience)));
         ready!(timer.as_mut().poll(cx));

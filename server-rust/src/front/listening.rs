@@ -42,15 +42,17 @@ impl Client {
     }
 }
 
-/// Opens the sockets of a front, in the current runtime.
-pub(super) fn open(options: &FrontOptions) -> io::Result<Vec<TcpListener>> {
+/// Opens the sockets of a front, in the current runtime. Returns their addresses, too.
+pub(super) fn open(options: &FrontOptions) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
     let bound = options.addresses.iter().map(|address| bind(*address, options.reuse_port));
     let given = options.listeners.iter().map(|listener| {
         let listener = listener.try_clone()?;
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
     });
-    bound.chain(given).collect()
+    let listeners: Vec<_> = bound.chain(given).collect::<io::Result<_>>()?;
+    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+    Ok((listeners, addresses))
 }
 
 fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {

@@ -95,11 +95,18 @@ impl Front {
             .thread_name("tailrope-front")
             .enable_all()
             .build()?;
-        let listeners = {
+        let opened = {
             let _entered = runtime.enter();
-            listening::open(&options)?
+            listening::open(&options)
         };
-        let addresses = listeners.iter().map(tokio::net::TcpListener::local_addr).collect::<io::Result<_>>()?;
+        let (listeners, addresses) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // To wait for its threads is not allowed in another runtime.
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
         let inbox = Arc::new(Inbox::new(options.max_waiting, wake, key));
         let idle = Arc::clone(&inbox);
         let shared = Arc::new(Shared {
@@ -129,16 +136,21 @@ impl Front {
     /// nothing between the HTTP server of the application and the session that a request has to pass: no authentication,
     /// no middleware, no function of the user's.
     pub fn serve(&self, session: &SessionHandle, terms: FrontTerms) {
-        self.shared.sessions.insert(session, terms);
+        if !self.is_forked() {
+            self.shared.sessions.insert(session, terms);
+        }
     }
 
     /// Everything that waits for the host, in the order in which it came.
     pub fn take(&self) -> Vec<Arrival> {
-        self.shared.inbox.take()
+        if self.is_forked() { Vec::new() } else { self.shared.inbox.take() }
     }
 
     /// Accepts nothing more. Connections without a request close. Answers that run go on.
     pub fn stop(&self) {
+        if self.is_forked() {
+            return;
+        }
         self.shared.phase.send_if_modified(|phase| {
             let is_serving = *phase == Phase::Serving;
             if is_serving {
@@ -151,8 +163,7 @@ impl Front {
     /// [Stops](Self::stop), waits for at most `within_ms` milliseconds until no answer runs, and then cuts those that do.
     /// What waits for the host is declined. Afterwards there are no threads of the front any more.
     pub fn close(&self, within_ms: u64) {
-        if self.shared.host.engine.is_forked() {
-            // The threads are the parent's.
+        if self.is_forked() {
             return;
         }
         self.shared.phase.send_replace(Phase::Closing(Duration::from_millis(within_ms)));
@@ -162,6 +173,11 @@ impl Front {
             let _ = thread.join();
         }
         self.shared.inbox.close();
+    }
+
+    /// Whether this is the child of a fork. Its threads are the parent's, which may hold any lock.
+    fn is_forked(&self) -> bool {
+        self.shared.host.engine.is_forked()
     }
 }
 

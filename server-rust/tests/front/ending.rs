@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tailrope_server::Drain;
+use tailrope_core::engine::NoWake;
+use tailrope_server::front::{AppAddress, Front, FrontOptions};
+use tailrope_server::{Drain, Engine, Options};
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -134,12 +136,10 @@ async fn a_socket_that_listens_already_is_served() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_address_that_is_taken_is_an_error() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut options =
-        tailrope_server::front::FrontOptions::new(tailrope_server::front::AppAddress::Tcp(taken.local_addr().unwrap()));
-    options.addresses.push(taken.local_addr().unwrap());
-    let engine = tailrope_server::Engine::new(tailrope_server::Options::default());
-    let wake = Arc::new(tailrope_core::engine::NoWake);
-    let error = spawn_blocking(|| tailrope_server::front::Front::start(engine, options, wake, 0).unwrap_err()).await;
-    assert_eq!(error.unwrap().kind(), std::io::ErrorKind::AddrInUse);
+    let taker = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taker.local_addr().unwrap();
+    let mut options = FrontOptions::new(AppAddress::Tcp(taken));
+    options.addresses.push(taken);
+    let error = Front::start(Engine::new(Options::default()), options, Arc::new(NoWake), 0).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
 }
