@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import logging
-import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import anyio
-from mcp.server.auth.middleware.auth_context import auth_context_var
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from starlette.requests import Request
-
-from tailrope.mcp import _sdk, _sender
+from tailrope.mcp import _sender
+from tailrope.mcp._incoming import dispatch, request_of
 from tailrope.mcp._outcomes import Outcomes
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Scope
+    from starlette.requests import Request
+    from starlette.types import Scope
 
     from tailrope._native import Posted, Session
     from tailrope._runtime import Loop
@@ -85,38 +80,11 @@ class Posts(Outcomes):
             session.received(admission)
             posted.done()
             return
-        try:
-            message = _sdk.parse(body)
-        except _sdk.ValidationError as error:
-            posted.refuse("invalid_message", str(error))
-            return
-        request = self._request(posted)
-        context = self._context.copy()
-        context.run(enter, request)
-        if admission.action == "call":
-            if posted.begin(admission):
-                await server.begin(session, request, message, context)
-            return
-        try:
-            await server.pass_on(session, admission, request, message, context)
-        except anyio.ClosedResourceError:
-            posted.refuse("session_ended", "")
-            return
-        posted.done()
+        await dispatch(server, session, posted, admission, body, self._request(posted), self._context.copy())
 
     def _request(self, posted: Posted) -> Request:
         """What handlers see of it."""
         body = posted.body
-        is_read = False
-
-        async def receive() -> Message:
-            nonlocal is_read
-            if is_read:
-                # Whether its client is still there is not known here.
-                await asyncio.get_running_loop().create_future()
-            is_read = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
         session_id = self._server.session_id.encode("ascii")
         scope = {
             "type": "http",
@@ -132,18 +100,4 @@ class Posts(Outcomes):
             ],
             **_sender.read(posted.auth_json),
         }
-        return Request(scope, receive)
-
-
-def enter(request: Request) -> None:
-    """Makes the running context that of a request: it is a copy of that of another one for the same server."""
-    user = request.scope.get("user")
-    auth_context_var.set(user if isinstance(user, AuthenticatedUser) else None)
-    # The trace is that of this request, and not of the one that opened the session.
-    tracing, propagate = sys.modules.get("opentelemetry.context"), sys.modules.get("opentelemetry.propagate")
-    if tracing is not None and propagate is not None:
-        tracing.attach(propagate.extract(request.headers, context=tracing.Context()))
-    # fastmcp has the request in a variable of its own, too.
-    current = getattr(sys.modules.get("fastmcp.server.http"), "_current_http_request", None)
-    if isinstance(current, contextvars.ContextVar):
-        current.set(request)
+        return request_of(scope, body)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
 
-from tailrope.mcp import _posted, _sender
+from tailrope.mcp import _incoming, _posted, _sender
 from tailrope.mcp._answer import content_type_of, until_disconnected
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Origin(NamedTuple):
             **_sender.read(relayed.auth_json),
         }
         context = self.context.copy()
-        context.run(_posted.enter, Request(scope))
+        context.run(_incoming.enter, Request(scope))
         return Origin(scope, context)
 
 
