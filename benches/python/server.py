@@ -142,18 +142,39 @@ def serve(app: ASGIApp, port: int, lifespan: Literal["on", "off"] = "on") -> Non
     ReadyServer(config).run()
 
 
+def serve_front(app: ASGIApp, port: int) -> None:
+    """Serve the app as `tailrope.serve` does."""
+    from tailrope._serving import server as serving
+
+    settings = {"loop": "asyncio", "http": "httptools", "log_level": "warning", "timeout_graceful_shutdown": 1}
+    server: Any = serving.prepared(app, "127.0.0.1", port, None, settings, None, {})
+    startup = server.startup
+
+    async def announced(sockets: Any = None) -> None:
+        await startup(sockets)
+        print("READY", flush=True)
+
+    server.startup = announced
+    serving.run(server)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benches/serve python")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--transport", choices=["stock", "tailrope"], default="tailrope")
     parser.add_argument("--flavor", choices=sorted(FLAVORS), default="mcp2")
     parser.add_argument("--store", default="memory:", help="where Tailrope keeps events")
+    parser.add_argument("--front", action="store_true", help="behind Tailrope's own listener")
     args = parser.parse_args()
     if args.transport == "tailrope":
         import tailrope
 
         tailrope.install(store=args.store, retry_ms=RETRY_MS, **LIMITS)
-    serve(build_app(args.flavor, args.transport), args.port)
+    app = build_app(args.flavor, args.transport)
+    if args.front:
+        serve_front(app, args.port)
+    else:
+        serve(app, args.port)
 
 
 if __name__ == "__main__":

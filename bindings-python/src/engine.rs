@@ -25,7 +25,7 @@ use crate::waiters::{Waiters, calling};
 /// An engine with its event store.
 #[pyclass(frozen, module = "tailrope._native")]
 pub(crate) struct Engine {
-    engine: engine::Engine,
+    pub(crate) engine: engine::Engine,
 }
 
 #[pymethods]

@@ -9,6 +9,7 @@ mod connection;
 mod convert;
 mod engine;
 mod fork;
+mod front;
 mod hook_log;
 mod inbox;
 mod log;
@@ -48,6 +49,8 @@ mod _native {
     use crate::engine::Engine;
     #[pymodule_export]
     use crate::fork::{before_fork, forked};
+    #[pymodule_export]
+    use crate::front::{Arrival, Front};
     #[pymodule_export]
     use crate::hook_log::{HookLog, Pending};
     #[pymodule_export]

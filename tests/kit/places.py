@@ -11,6 +11,7 @@ from pathlib import Path
 OF_EVERY_RUN = {
     "mcp1": "sqlite",
     "mcp2": "redis",
+    "mcp2-front": "redis",
     "fastmcp3": "postgres",
     "fastmcp4": "sqlite",
     "node-v2": "postgres",

@@ -73,12 +73,19 @@ class Kind:
         """What the server's program calls it."""
         return self.name.split("-")[0] if self.language == "python" else self.name
 
+    @property
+    def has_front(self) -> bool:
+        """Whether Tailrope's own listener is before it."""
+        return self.name.endswith("-front")
+
     def command(self, transport: str, options: dict[str, Any]) -> list[str]:
         arguments = ["--flavor", self.flavor, "--transport", transport, "--options", json.dumps(options)]
         if self.language == "node":
             return ["node", "--expose-gc", str(TESTS / "servers" / "node" / "app.mjs"), *arguments]
         if self.language == "rust":
             return [str(TARGET / "debug" / "tailrope-test-server"), *arguments]
+        if self.has_front:
+            arguments.append("--front")
         return [self.python, "-m", "servers.python.app", *arguments]
 
     def start(self, options: dict[str, Any] | None = None, transport: str = TRANSPORT, **env: str) -> Server:
@@ -99,6 +106,8 @@ SERVERS = {
         Kind("web-v2", "node", "v2"),
     )
 }
+# The same, with Tailrope's own listener before the app.
+FRONTS = {name: Kind(name, "python", name.split("-")[0]) for name in ("mcp1-front", "mcp2-front")}
 # The tools on rmcp: behind our service, also with a front, and behind its own with our session manager.
 RUST = {name: Kind(name, "rust", "rmcp3") for name in ("tower", "tower-front", "rmcp")}
 # On its own transport alone: as it comes, without an event store.

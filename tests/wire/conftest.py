@@ -14,10 +14,10 @@ from kit import fixtures
 from kit.fixtures import *  # noqa: F403
 from kit.fleet import FLEETS, MIXED, Fleet, servers_of
 from kit.places import OF_EVERY_RUN
-from kit.servers import ROOT, RUST, RUST_STOCK, RUST_STORES, SERVERS, TRANSPORT, Kind, rust_build
-from wire.rmcp import left_out
+from kit.servers import FRONTS, ROOT, RUST, RUST_STOCK, RUST_STORES, SERVERS, TRANSPORT, Kind, rust_build
+from wire.rmcp import PYTHON_FRONT, left_out
 
-KINDS: dict[str, Kind] = {**SERVERS, **RUST, **(RUST_STOCK if TRANSPORT == "stock" else FLEETS)}
+KINDS: dict[str, Kind] = {**SERVERS, **RUST, **(RUST_STOCK if TRANSPORT == "stock" else {**FRONTS, **FLEETS})}
 CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
 # What every run asks; the long run asks every server on every store.
 # What has a store, and what the mark `first` is on, says nothing about the SDKs of a language. A Rust server starts in
@@ -30,6 +30,7 @@ HALVES = ({"mcp2", "fastmcp3", "node-v2", "web-v1"}, {"mcp1", "fastmcp4", "node-
 # What every run asks of one fleet: resumes, questions, cancellations and ends of sessions, each request anywhere.
 FLEET = "mixed-redis"
 OF_FLEET = {"test_fleet.py", "test_replay.py"}
+FIRST_FRONTS = {"tower-front", "mcp2-front"}
 # What every run asks of a front: what goes through it or past it. The rest is the engine's, which the service behind it
 # is asked for.
 OF_FRONT = {"test_drain.py", "test_malformed.py", "test_polling.py", "test_replay.py"}
@@ -57,8 +58,10 @@ def takes_long(item: pytest.Item, kind: Kind, params: dict[str, object]) -> bool
         return kind.name != FLEET or item.path.name not in OF_FLEET
     if params.get("place", OF_EVERY_RUN.get(kind.name)) != OF_EVERY_RUN.get(kind.name):
         return True
+    if kind.has_front:
+        return kind.name not in FIRST_FRONTS or item.path.name not in OF_FRONT
     if kind.language == "rust":
-        return kind.name == "tower-front" and item.path.name not in OF_FRONT
+        return False
     if "place" in params or item.get_closest_marker("first") is not None:
         return kind.name not in FIRST
     test = item.nodeid.replace(kind.name, "").encode()
@@ -92,6 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for member in servers_of(kind) if kind is not None else ():
             if member.language == "rust":
                 left_out(item, member.name)
+        if kind in FRONTS.values() and (reason := PYTHON_FRONT.get(item.name.partition("[")[0])) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
         if isinstance(kind, Fleet) and (reason := kind.lacks()) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
     config.hook.pytest_deselected(items=others)

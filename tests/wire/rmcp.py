@@ -40,6 +40,14 @@ FRONT = {
     "test_f51_session_whose_post_never_came_whole_becomes_idle": UNSEEN,
     "test_stock_client_survives_ten_closes_that_deliver_nothing": UNSEEN,
 }
+HEADERS = "an answer of a front does not name uvicorn, and has a content type only where it has content"
+# The SDK's servers look at `Host`.
+PYTHON_FRONT = {
+    **FRONT,
+    "test_json_response_servers_relay_too": HEADERS,
+    "test_relayed_requests_are_answered_as_those_at_their_own_process": HEADERS,
+    "test_o7_a_session_is_found_at_its_own_server_alone": "a front makes the host of a whole URL the `Host`",
+}
 
 # About the store of a stock transport.
 NO_STORE = {

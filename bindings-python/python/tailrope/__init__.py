@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tailrope import client as client
     from tailrope import mcp as mcp
     from tailrope import testing as testing
+    from tailrope._serving.server import serve, serve_async
     from tailrope.mcp._close import close_sse_stream, close_standalone_sse_stream
     from tailrope.mcp._install import install, uninstall
     from tailrope.mcp._status import ServersStatus, Status, status
@@ -43,6 +44,8 @@ __all__ = [
     "drain",
     "install",
     "open_store",
+    "serve",
+    "serve_async",
     "stats",
     "status",
     "uninstall",
@@ -51,13 +54,15 @@ __all__ = [
 _MODULES = ("client", "mcp", "testing")
 # What needs the SDK is imported when it is asked for: a client, or a test, needs no server of it.
 _OF_SDK = {
-    "close_sse_stream": "_close",
-    "close_standalone_sse_stream": "_close",
-    "install": "_install",
-    "uninstall": "_install",
-    "ServersStatus": "_status",
-    "Status": "_status",
-    "status": "_status",
+    "close_sse_stream": "mcp._close",
+    "close_standalone_sse_stream": "mcp._close",
+    "install": "mcp._install",
+    "serve": "_serving.server",
+    "serve_async": "_serving.server",
+    "uninstall": "mcp._install",
+    "ServersStatus": "mcp._status",
+    "Status": "mcp._status",
+    "status": "mcp._status",
 }
 
 
@@ -67,7 +72,7 @@ if not TYPE_CHECKING:
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         if name in _OF_SDK:
-            value = globals()[name] = getattr(import_module(f"{__name__}.mcp.{_OF_SDK[name]}"), name)
+            value = globals()[name] = getattr(import_module(f"{__name__}.{_OF_SDK[name]}"), name)
             return value
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

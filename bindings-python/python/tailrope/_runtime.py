@@ -229,6 +229,8 @@ class Runtime:
         self._hook_log: HookLog | None = None
         self._drain: _Drain | None = None
         self._next: Runtime | None = None
+        self.is_fronted = False
+        """Whether a front serves sessions of it, on threads of its own."""
 
     @property
     def current(self) -> Runtime:
@@ -297,7 +299,7 @@ class Runtime:
         here = current_loop()
         if self.answers_elsewhere is None:
             self.answers_elsewhere = self.engine.answers_elsewhere()
-        if self.answers_elsewhere:
+        if self.answers_elsewhere or self.is_fronted:
             here.open_signal()
         return here
 

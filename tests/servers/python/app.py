@@ -38,12 +38,17 @@ BUILDERS = {**LIBRARIES, "lowlevel": managed, "byhand": by_hand}
 
 
 def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
+    return controlled(bare(flavor, transport, options))
+
+
+def bare(flavor: str, transport: str, options: dict[str, Any]) -> Any:
+    """The app without what tests reach beside it."""
     from .stores import LabStore
 
     if "log" in options:
         logging.getLogger("tailrope").setLevel(options["log"])
     if "servers" in options:
-        return controlled(side_by_side(flavor, options))
+        return side_by_side(flavor, options)
     store: Any = None
     retry_ms: int | None = options.get("retry_ms", 20)
     kind = options.get("store", "none")
@@ -88,7 +93,7 @@ def build(flavor: str, transport: str, options: dict[str, Any]) -> App:
         app = AROUND[options["around"]](app)
     if ours and way == "resumable":
         app = tailrope.mcp.resumable(app, **engine(options, place, retry_ms))
-    return controlled(app)
+    return app
 
 
 async def adopted(session: Any, raises_until: str | None = None, waits_for: str | None = None) -> None:
@@ -192,6 +197,23 @@ def serve_uvicorn(app: Any, listener: socket.socket, options: dict[str, Any]) ->
         Server(config).run(sockets=[listener])
 
 
+def serve_front(app: Any, port: int, options: dict[str, Any]) -> None:
+    """As `tailrope.serve`. What tests reach beside the app is no part of it, for which nothing would be handed over."""
+    from tailrope._serving import server as serving
+
+    settings = {"log_level": "warning", "loop": options.get("loop", "asyncio"), "ws": "none"}
+    server: Any = serving.prepared(app, "127.0.0.1", port, None, settings, None, {})
+    server.config.app = controlled(server.config.app)
+    stock = server.startup
+
+    async def startup(sockets: Any = None) -> None:
+        await stock(sockets)
+        print(f"READY {server.urls[0].rpartition(':')[2].partition('/')[0]}", flush=True)
+
+    server.startup = startup
+    serving.run(server)
+
+
 def serve_hypercorn(app: Any, listener: socket.socket, options: dict[str, Any]) -> None:
     from hypercorn.asyncio import serve
     from hypercorn.config import Config
@@ -226,12 +248,16 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--transport", default="tailrope", choices=["tailrope", "stock"])
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--options", type=json.loads, default={})
+    parser.add_argument("--front", action="store_true", help="as tailrope.serve does")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parsed(argv)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    if args.front and args.transport == "tailrope":
+        serve_front(bare(args.flavor, args.transport, args.options), args.port, args.options)
+        return
     # asyncio sets TCP_NODELAY only where the protocol is named; without it each answer waits for a delayed ACK.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -94,6 +94,8 @@ _current: ContextVar[Host] = ContextVar("tailrope_host", default=_unknown)
 """The server whose ASGI call this is: what a server starts with is what its connections inherit."""
 _OF_UVICORN = "_tailrope_host"
 """The member of a server of uvicorn that has its host. Such servers may be subclasses that have no hash."""
+FRONT_ENDS = "_tailrope_front_ends"
+"""That with what ends the front before it, while it still answers what comes through that."""
 _lifespans: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 """The tasks that run session managers. Once there are sessions, all that is left for them to do is to end."""
 
@@ -183,6 +185,8 @@ def _uvicorn_shutdown(stock: Any) -> Any:
         host = vars(self).get(_OF_UVICORN, _unknown)
         for ending in {host, _unknown}:
             ending.drain()
+        if (front_ends := vars(self).get(FRONT_ENDS)) is not None:
+            await front_ends()
         await stock(self, *args, **kwargs)
         if _current.get() is host:
             _current.set(_unknown)

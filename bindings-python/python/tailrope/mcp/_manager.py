@@ -215,14 +215,15 @@ def engage(way: Way) -> None:
     _status.log_explicit(way)
 
 
-_made: dict[tuple[Any, Any], Any] = {}
+made: dict[tuple[Any, Any], Any] = {}
+"""Our classes, by what they have before which class of others."""
 
 
 def _before(ours: Any, theirs: Any) -> Any:
     """The class with our methods before those of a class that others made."""
     if issubclass(theirs, ours):
         return theirs
-    if (ours, theirs) not in _made:
+    if (ours, theirs) not in made:
         members = {"__module__": theirs.__module__, "__doc__": theirs.__doc__}
-        _made[ours, theirs] = type(theirs.__name__, (ours, theirs), members)
-    return _made[ours, theirs]
+        made[ours, theirs] = type(theirs.__name__, (ours, theirs), members)
+    return made[ours, theirs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
@@ -188,6 +189,15 @@ def modern_revision(scope: Scope) -> str | None:
     return None if MAJOR < 2 or revision is None or is_resumable(revision) else revision
 
 
+def session_versions() -> list[str] | None:
+    """The revisions whose requests the session manager gives to sessions; None where it gives them all."""
+    if MAJOR < 2:
+        return None
+    known = import_module("mcp.server.streamable_http_manager")
+    # An SDK without this list may decide by anything: then no request that names one passes.
+    return [it for it in getattr(known, "HANDSHAKE_PROTOCOL_VERSIONS", ()) if is_resumable(it)]
+
+
 __all__ = [
     "MAJOR",
     "NOTIFICATION",
@@ -202,6 +212,7 @@ __all__ = [
     "outgoing",
     "parse",
     "related_request",
+    "session_versions",
     "settle_headers",
     "unwrap",
 ]

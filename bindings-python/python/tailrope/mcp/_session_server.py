@@ -13,7 +13,7 @@ from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
 from tailrope._native import Connection, Refusal, refusal
-from tailrope.mcp import _hosts, _sdk, _server
+from tailrope.mcp import _arrivals, _hosts, _sdk, _server
 from tailrope.mcp._answer import write_connection, write_empty, write_refusal
 from tailrope.mcp._close import Closer
 from tailrope.mcp._posted import Posts
@@ -69,6 +69,18 @@ class SessionServer:
         self._posts: Posts | None = None
         self._adoption = adoption
         self._transport: Any = None
+        self.handed: _arrivals.Handed | None = None
+        """What the front takes of its requests; None where the app gets them all."""
+
+    @property
+    def security(self) -> TransportSecurityMiddleware:
+        """The SDK's checks of hosts and origins."""
+        return self._security
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the SDK's dispatcher is given the next message without waiting."""
+        return self._inbox.has_room
 
     @asynccontextmanager
     async def connect(self, transport: Any) -> AsyncGenerator[tuple[Any, Any], None]:
@@ -105,6 +117,7 @@ class SessionServer:
                     outbox.on_response = self._adoption.answered
                 yield self._inbox, outbox
         finally:
+            self.handed = None
             self._inbox.close()
             self._end(session)
             if self._outcomes is not None:
@@ -225,6 +238,7 @@ class SessionServer:
             self._has_place = True
             # The one that gave way for it is to be closed.
             here.arm(self.runtime, self.runtime.engine.due_in_ms())
+            self.handed = _arrivals.offer(self, session, here, self._transport, scope)
         rewritten = admission.rewritten
         if rewritten is not None:
             body = rewritten

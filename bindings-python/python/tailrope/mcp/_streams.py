@@ -43,6 +43,10 @@ class Inbox:
         self.last_context: contextvars.Context | None = None
         """The context of the sender of the last item: auth and tracing reach handlers by it."""
 
+    @property
+    def has_room(self) -> bool:
+        return len(self._items) < MAX_INBOX
+
     async def put(self, item: SessionMessage | Exception, context: contextvars.Context | None = None) -> None:
         """Hands one message over, with the context that its handler is to have: the running one, or the one given.
 
