@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 
-from tailrope._native import probe
+from tailrope._native import command
 
 
 def main() -> None:
     # Python's own handler would wait for the end of the command.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(probe(sys.argv[1:]))
+    sys.exit(command(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -126,6 +126,11 @@ async fn checked(facts: &Rc<Facts>, watch: &mut impl FnMut(Step<'_>)) -> Result<
         Err(Stop::NoAnswer(fault)) => return Err(Unusable(format!("not reachable: {fault}"))),
         Err(Stop::Unusable(why)) => return Err(Unusable(why)),
     };
+    match facts.has_named_tool().await {
+        Err(Stop::Unusable(why)) => return Err(Unusable(why)),
+        // The checks that need it say so.
+        Ok(()) | Err(_) => {}
+    }
     let mut report = Report {
         url: options.shown_url(),
         server: facts.server(),
@@ -153,7 +158,7 @@ async fn checked(facts: &Rc<Facts>, watch: &mut impl FnMut(Step<'_>)) -> Result<
     report.calls = facts.calls();
     report.counts = counted(&report.checks);
     report.verdict = Verdict::of(&report.checks);
-    let is_missed = options.requires_resumable && report.verdict.resumable != Resumable::Yes;
+    let is_missed = options.requires_resumable && !report.verdict.is_shown();
     report.exit = u8::from(report.counts.fault > 0 || is_missed);
     Ok(report)
 }
