@@ -42,6 +42,11 @@ impl<'a> Given<'a> {
         Ok(given)
     }
 
+    /// The one word that is no option.
+    pub(crate) fn one(&self, otherwise: &str) -> Result<&'a str, String> {
+        if let [word] = self.rest[..] { Ok(word) } else { Err(otherwise.to_owned()) }
+    }
+
     pub(crate) fn has(&self, flag: &str) -> bool {
         self.flags.contains(&flag)
     }

@@ -5,7 +5,13 @@
 #![warn(missing_docs)]
 
 mod arguments;
+mod doctor;
+mod living;
 mod probe;
+mod sessions;
+mod show;
+mod store;
+mod table;
 mod terminal;
 mod words;
 
@@ -14,6 +20,8 @@ use words::{COMMANDS, Command, GENERAL, nearest};
 
 /// The exit status where nothing is wrong.
 const FINE: u8 = 0;
+/// Something is wrong, or is not there.
+const AMISS: u8 = 1;
 /// Wrong usage, or there was nothing to look at.
 const MISUSE: u8 = 2;
 

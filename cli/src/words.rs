@@ -1,7 +1,7 @@
 //! The commands, and how each is used: the texts are in `words/`.
 
-use crate::probe;
 use crate::terminal::Terminal;
+use crate::{doctor, probe, sessions, show};
 
 /// What is said of the command as a whole.
 pub(crate) const GENERAL: &str = include_str!("../words/tailrope.txt");
@@ -13,8 +13,14 @@ pub(crate) struct Command {
     pub(crate) run: fn(&[String], &mut Terminal) -> Result<u8, String>,
 }
 
-pub(crate) const COMMANDS: &[Command] =
-    &[Command { name: "probe", usage: include_str!("../words/probe.txt"), run: probe::run }];
+pub(crate) const COMMANDS: &[Command] = &[
+    Command { name: "probe", usage: include_str!("../words/probe.txt"), run: probe::run },
+    Command { name: "doctor", usage: include_str!("../words/doctor.txt"), run: doctor::run },
+    Command { name: "sessions", usage: include_str!("../words/sessions.txt"), run: sessions::sessions },
+    Command { name: "show", usage: include_str!("../words/show.txt"), run: show::show },
+    Command { name: "end", usage: include_str!("../words/end.txt"), run: show::end },
+    Command { name: "tasks", usage: include_str!("../words/tasks.txt"), run: sessions::tasks },
+];
 
 /// The name that was probably meant, if one is near.
 pub(crate) fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {

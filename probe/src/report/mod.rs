@@ -126,10 +126,9 @@ async fn checked(facts: &Rc<Facts>, watch: &mut impl FnMut(Step<'_>)) -> Result<
         Err(Stop::NoAnswer(fault)) => return Err(Unusable(format!("not reachable: {fault}"))),
         Err(Stop::Unusable(why)) => return Err(Unusable(why)),
     };
-    match facts.has_named_tool().await {
-        Err(Stop::Unusable(why)) => return Err(Unusable(why)),
-        // The checks that need it say so.
-        Ok(()) | Err(_) => {}
+    // Of anything else that went wrong the checks say it that need a tool.
+    if let Err(Stop::Unusable(why)) = facts.has_named_tool().await {
+        return Err(Unusable(why));
     }
     let mut report = Report {
         url: options.shown_url(),
