@@ -47,6 +47,10 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
+    pub(crate) fn lives(&self) -> bool {
+        self.state == State::Lives
+    }
+
     pub(crate) fn shown(&self) -> String {
         match &self.id {
             Some(id) => format!("{} {}", &id[..id.len().min(8)], self.state.name()),

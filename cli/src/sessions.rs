@@ -10,7 +10,7 @@ use crate::FINE;
 use crate::arguments::{Given, Takes};
 use crate::living::{Owner, Owners};
 use crate::store::{SEALED, Store};
-use crate::table::{age, bytes, table};
+use crate::table::{age, bytes, counted, table};
 use crate::terminal::Terminal;
 
 const TAKES: Takes<'_> = Takes { flags: &["--json"], values: &["--sort", "--limit", "--page"] };
@@ -247,7 +247,7 @@ fn list_sessions(store: &mut Store, wanted: &Wanted, is_json: bool, terminal: &m
     let (total, all_bytes, sealed) = (found.total, found.bytes, found.is_sealed);
     let items: Vec<Session> = found.sessions.into_iter().map(|seen| Session::new(seen, &owners)).collect();
     show(terminal, store, wanted, is_json, now_ms, total, sealed, &items, |items| {
-        (Session::table(items, now_ms), format!("{total} sessions, {}", bytes(all_bytes)))
+        (Session::table(items, now_ms), format!("{}, {}", counted(total, "session"), bytes(all_bytes)))
     });
     Ok(())
 }
@@ -348,7 +348,7 @@ fn list_tasks(store: &mut Store, wanted: &Wanted, is_json: bool, terminal: &mut 
     show(terminal, store, wanted, is_json, now_ms, total, sealed, &rows, |rows| {
         let heads = ["TASK", "STATE:", "USER:", "OWNER:", "CREATED", "UPDATED", "WAITING", "BYTES"];
         let rows: Vec<Vec<String>> = rows.iter().map(|row| row.row(now_ms)).collect();
-        (table(&heads, &rows), format!("{total} tasks, {}", bytes(all_bytes)))
+        (table(&heads, &rows), format!("{}, {}", counted(total, "task"), bytes(all_bytes)))
     });
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::stdin;
 use std::sync::Weak;
+use std::thread::sleep;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -25,6 +26,9 @@ use crate::{AMISS, FINE};
 const MOST_STREAMS: usize = 500;
 /// How long the store may take to end a session.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an owner that lives has to hear that the session is another's. One that hears it ends the session on its side; one
+/// that finds it gone takes the store for one that lost it.
+const HEARING: Duration = Duration::from_secs(1);
 /// What opening a store for a moment must not shorten: all that it keeps is kept for as long as its servers say.
 const KEPT_MS: u64 = 30 * 86_400_000;
 
@@ -195,7 +199,7 @@ pub(crate) fn end(words: &[String], terminal: &mut Terminal) -> Result<u8, Strin
 fn agrees(seen: &SessionSeen, terminal: &mut Terminal) -> bool {
     let SessionSeen { name, streams, running, .. } = seen;
     terminal.complain(&format!(
-        "End session {name}? Its {streams} streams are deleted, and {running} of them run: their calls are lost. [y/N]"
+        "End session {name}? Its {streams} streams are deleted, and {running} of them run: their calls end with an error. [y/N]"
     ));
     let mut answer = String::new();
     let _ = stdin().read_line(&mut answer);
@@ -210,6 +214,7 @@ impl Complete for Unheard {
 }
 
 fn ended(store: &mut Store, address: &str, seen: &SessionSeen) -> Result<(), String> {
+    let is_living = Owners::look(&mut *store.inside, [seen].into_iter())?.of(seen).lives();
     let limits = Limits {
         max_events_per_stream: usize::MAX,
         max_bytes_per_stream: usize::MAX,
@@ -230,6 +235,10 @@ fn ended(store: &mut Store, address: &str, seen: &SessionSeen) -> Result<(), Str
     let ticket = Ticket { to, nonce: StreamNonce::NONE, operation: Operation::Hold, number: 0 };
     // What came of it is seen below.
     let _ = writing.hold(&seen.name, &hold, &ticket);
+    if is_living {
+        flush(&*writing, PATIENCE);
+        sleep(HEARING);
+    }
     writing.drop_session(&seen.name, epoch);
     flush(&*writing, PATIENCE);
     drop(writing);

@@ -19,6 +19,11 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
     [line(names.clone())].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
+/// A number of things.
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if bytes < 1_000 {

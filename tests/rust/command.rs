@@ -1,13 +1,14 @@
 //! The command `tailrope`: what it is asked, what it prints, and its exit status. tests/rust/probe.rs has `tailrope probe`.
 
-#[path = "kit/folder.rs"]
-mod folder;
+#[macro_use]
+mod kit;
 
 mod command {
     mod doctor;
+    mod ending;
     mod inside;
-    mod kit;
     mod many;
+    mod running;
     mod secrets;
     mod usage;
 }

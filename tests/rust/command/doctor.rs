@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tailrope_core::store::StoreOptions;
 use tailrope_stores::open;
 
-use super::kit::{fresh, run};
-use crate::folder::Folder;
+use super::running::{fresh, run};
+use crate::kit::folder::Folder;
 
 /// Its exit status, and how each check ended.
 fn found(address: &str) -> (i32, Vec<(String, String)>, Value) {

@@ -14,8 +14,8 @@ use tailrope_core::store::{
 use tailrope_core::task::{Change, TASK_ID_BYTES, TASK_LOG, TaskId, What};
 use tailrope_stores::open;
 
-use super::kit::{answer, fresh, json, run};
-use crate::folder::Folder;
+use super::running::{answer, fresh, json, run};
+use crate::kit::folder::Folder;
 
 const CLIENTS_ID: &str = "the-id-of-the-client";
 const PAYLOAD: &str = "payload of an event";

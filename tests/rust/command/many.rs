@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tailrope_core::store::StoreOptions;
 use tailrope_stores::open;
 
-use super::kit::{json, run};
-use crate::folder::Folder;
+use super::running::{json, run};
+use crate::kit::folder::Folder;
 
 const MANY: i64 = 100_000;
 

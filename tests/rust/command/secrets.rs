@@ -1,6 +1,6 @@
 //! No command prints a password, whatever is wrong with the address that it is in.
 
-use super::kit::run;
+use super::running::run;
 
 const NAME: &str = "0123456789abcdef0123456789abcdef";
 

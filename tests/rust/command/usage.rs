@@ -1,6 +1,6 @@
 //! What every command has.
 
-use super::kit::run;
+use super::running::run;
 
 const GENERAL: &str = include_str!("../../../cli/words/tailrope.txt");
 
