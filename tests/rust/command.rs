@@ -8,7 +8,9 @@ mod command {
     mod ending;
     mod inside;
     mod many;
+    mod rights;
     mod running;
     mod secrets;
+    mod server;
     mod usage;
 }

@@ -1,15 +1,12 @@
 //! What `tailrope doctor` finds wrong with real stores, and that it changes nothing in them.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use tailrope_core::store::StoreOptions;
 use tailrope_stores::open;
 
 use super::running::{fresh, run};
+use super::server::Server;
 use crate::kit::folder::Folder;
 
 /// Its exit status, and how each check ended.
@@ -77,45 +74,6 @@ fn people_are_told_what_is_wrong_what_it_means_and_what_to_do() {
          \x20                     -> check the address, the network and the rights; the servers' log names the same\n\n\
          0 ok, 0 warn, 1 fault\n";
     assert_eq!(out, told);
-}
-
-/// A server of the test's own, which evicts and does not persist.
-struct Server {
-    process: Child,
-    port: u16,
-}
-
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
-        let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]).args(arguments);
-        let process = command.stdout(Stdio::null()).spawn().expect("redis-server runs");
-        let server = Self { process, port };
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            std::thread::yield_now();
-        }
-        server
-    }
-
-    fn say(&self, line: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
-        stream.write_all(format!("{line}\r\n").as_bytes()).expect("it takes it");
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).expect("it answers");
-        answer.trim_end().to_owned()
-    }
-
-    fn address(&self, user: &str) -> String {
-        format!("redis://{user}127.0.0.1:{}", self.port)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 #[test]
