@@ -7,7 +7,7 @@ mod address;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod decoding;
-#[cfg_attr(not(all(feature = "postgres", feature = "redis", feature = "sqlite")), allow(dead_code, unused_variables))]
+#[cfg_attr(not(all(feature = "postgres", feature = "redis", feature = "sqlite")), allow(unused))]
 pub mod inspect;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod next;
