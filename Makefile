@@ -84,8 +84,8 @@ test-rust-full: ## run them at depth, on every kind of server, and a few thousan
 	cargo clippy --quiet --workspace --all-targets $(STORES) --features tailrope-test-server/conformance -- -D warnings
 	cargo clippy --quiet -p tailrope-stores $(STORES) --test every_server --test many_sessions -- -D warnings
 	@# With every feature, as docs.rs builds it, and as it is by default.
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server -p tailrope-stores
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server -p tailrope-stores
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features -p tailrope-cli -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server -p tailrope-stores
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p tailrope-cli -p tailrope-client -p tailrope-core -p tailrope-probe -p tailrope-server -p tailrope-stores
 
 shuttle: ## run what threads share in the engine under many orders of their steps
 	TAILROPE_SCHEDULES=$${TAILROPE_SCHEDULES:-20000} cargo test --profile deep -p tailrope-shuttle

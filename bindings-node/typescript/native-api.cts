@@ -736,7 +736,7 @@ export declare function errorCodes(): string[];
  * Runs the command `tailrope` with the words behind its name, prints what it has to say, and gives its exit status. The
  * thread that calls does nothing else meanwhile.
  */
-export declare function probe(words: string[]): number;
+export declare function command(words: string[]): number;
 
 /** What the core reads a body as, as JSON. Only in builds for tests. */
 export declare function told(sdkMajor: number, body: Body): string;

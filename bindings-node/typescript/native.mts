@@ -52,7 +52,7 @@ const { loaded } = native;
 if (loaded === undefined) {
   throw unloaded();
 }
-export const { Admission, ClientOptions, ClientRepeats, ClientStream, Engine, Refusal, Store, probe } = loaded;
+export const { Admission, ClientOptions, ClientRepeats, ClientStream, Engine, Refusal, Store, command } = loaded;
 
 export type Admission = api.Admission;
 export type Adopted = api.Adopted;

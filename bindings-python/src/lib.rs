@@ -5,6 +5,7 @@ mod admission;
 mod adopted;
 mod client;
 mod client_tasks;
+mod command;
 mod connection;
 mod convert;
 mod engine;
@@ -17,7 +18,6 @@ mod look_up;
 mod options;
 mod panics;
 mod posted;
-mod probe;
 mod session;
 mod store;
 mod tasks;
@@ -42,6 +42,8 @@ mod _native {
     #[pymodule_export]
     use crate::client_tasks::{ClientRepeats, FollowedCall};
     #[pymodule_export]
+    use crate::command::command;
+    #[pymodule_export]
     use crate::connection::Connection;
     #[pymodule_export]
     use crate::convert::error_codes;
@@ -59,8 +61,6 @@ mod _native {
     use crate::look_up::LookUp;
     #[pymodule_export]
     use crate::posted::Posted;
-    #[pymodule_export]
-    use crate::probe::probe;
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]

@@ -1,15 +1,33 @@
 //! What is probed, and how.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Scheme, Uri};
 use serde_json::{Map, Value};
 
-use crate::command::UsageError;
 use crate::words::words;
 
 const MOST_MS: u64 = 3_600_000;
+
+/// An option was given what it does not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError(String);
+
+impl UsageError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
 
 /// One probe of one server.
 #[derive(Clone, Debug)]
@@ -66,6 +84,17 @@ impl Options {
             "--require" if value == "resumable" => self.requires_resumable = true,
             "--require" => return Err(UsageError::new("--require takes resumable, and nothing else")),
             _ => return Err(UsageError::new(format!("no option {name}"))),
+        }
+        Ok(())
+    }
+
+    /// Whether what was set goes together.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check(&self) -> Result<(), UsageError> {
+        if self.tool.is_none() && self.arguments.is_some() {
+            return Err(UsageError::new("--arguments needs --tool"));
         }
         Ok(())
     }

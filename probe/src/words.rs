@@ -1,4 +1,4 @@
-//! probe.json: how the command is used, and what the checks are called.
+//! probe.json: what the checks are called.
 
 use std::sync::LazyLock;
 
@@ -39,11 +39,10 @@ pub enum Need {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Words {
-    pub usage: Vec<String>,
     pub checks: Vec<Check>,
 }
 
-/// The usage and the checks, in the order in which they are made.
+/// The checks, in the order in which they are made.
 pub fn words() -> &'static Words {
     #[allow(clippy::expect_used, reason = "it is part of the program, and every test reads it")]
     static WORDS: LazyLock<Words> =

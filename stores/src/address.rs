@@ -30,6 +30,11 @@ impl OpenError {
         Self { address: shown.to_owned(), what: what.into() }
     }
 
+    /// What is wrong, without the address.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
     /// The code of the error, the same in every language.
     pub fn code(&self) -> ErrorCode {
         ErrorCode::StoreNotOpened
@@ -100,13 +105,46 @@ fn kinds() -> String {
 }
 
 fn open_plain(address: &str, options: &StoreOptions) -> Result<Arc<dyn EventStore>, OpenError> {
+    match part(address)? {
+        Parted::Memory => Ok(Arc::new(MemoryStore::new(options.limits))),
+        #[cfg(feature = "sqlite")]
+        Parted::Sqlite(path) => Ok(Arc::new(crate::sqlite::open(path, options)?)),
+        #[cfg(not(feature = "sqlite"))]
+        Parted::Sqlite(_) => unreachable!("`part` refuses it"),
+        #[cfg(feature = "testing")]
+        Parted::Threaded(delay_ms) => {
+            Ok(Arc::new(tailrope_core::store::ThreadedStore::delayed(options.limits, delay_ms)))
+        }
+        #[cfg(feature = "postgres")]
+        Parted::Postgres => Ok(Arc::new(crate::postgres::open(address, options)?)),
+        #[cfg(feature = "redis")]
+        Parted::Redis => Ok(Arc::new(crate::redis::open(address, options)?)),
+    }
+}
+
+/// Which kind of store an address names.
+pub(crate) enum Parted<'a> {
+    Memory,
+    /// The path of the file.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code))]
+    Sqlite(&'a std::path::Path),
+    #[cfg(feature = "testing")]
+    Threaded(u64),
+    #[cfg(feature = "postgres")]
+    Postgres,
+    #[cfg(feature = "redis")]
+    Redis,
+}
+
+/// Tells the kinds of stores in this build apart.
+pub(crate) fn part(address: &str) -> Result<Parted<'_>, OpenError> {
     let known = kinds();
     let refuse = |what: String| Err(OpenError::new(&shown_address(address), what));
     let Some((scheme, rest)) = address.split_once(':') else {
         return refuse(format!("an address is a kind of store, a colon and a place; the kinds are {known}"));
     };
     match scheme {
-        "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new(options.limits))),
+        "memory" if rest.is_empty() => Ok(Parted::Memory),
         "memory" => refuse("a store in memory has no place; its whole address is memory:".to_owned()),
         #[cfg(feature = "sqlite")]
         "sqlite" => {
@@ -123,24 +161,24 @@ fn open_plain(address: &str, options: &StoreOptions) -> Result<Arc<dyn EventStor
             if path.is_empty() || path.starts_with(':') {
                 return refuse("the path of the file is missing: sqlite:PATH".to_owned());
             }
-            Ok(Arc::new(crate::sqlite::open(std::path::Path::new(path), options)?))
+            Ok(Parted::Sqlite(std::path::Path::new(path)))
         }
         #[cfg(feature = "testing")]
         "test-threaded" => {
             let delay_ms = if rest.is_empty() { Some("0") } else { rest.strip_prefix("?delay_ms=") };
             match delay_ms.and_then(|delay_ms| delay_ms.parse().ok()) {
-                Some(delay_ms) => Ok(Arc::new(tailrope_core::store::ThreadedStore::delayed(options.limits, delay_ms))),
+                Some(delay_ms) => Ok(Parted::Threaded(delay_ms)),
                 None => refuse("its address is test-threaded: or test-threaded:?delay_ms=N".to_owned()),
             }
         }
         #[cfg(not(feature = "sqlite"))]
         "sqlite" => refuse(format!("this build has no SQLite; the kinds of store are {known}")),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Arc::new(crate::postgres::open(address, options)?)),
+        "postgres" | "postgresql" => Ok(Parted::Postgres),
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => refuse(format!("this build has no PostgreSQL; the kinds of store are {known}")),
         #[cfg(feature = "redis")]
-        _ if scheme.starts_with("redis") => Ok(Arc::new(crate::redis::open(address, options)?)),
+        _ if scheme.starts_with("redis") => Ok(Parted::Redis),
         #[cfg(not(feature = "redis"))]
         _ if scheme.starts_with("redis") => refuse(format!("this build has no Redis; the kinds of store are {known}")),
         _ if !is_kind(scheme) => refuse(format!("it names no kind of store; the kinds are {known}")),

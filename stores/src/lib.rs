@@ -7,6 +7,8 @@ mod address;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod decoding;
+#[cfg_attr(not(all(feature = "postgres", feature = "redis", feature = "sqlite")), allow(unused))]
+pub mod inspect;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod next;
 #[cfg(feature = "postgres")]

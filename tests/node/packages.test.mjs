@@ -109,7 +109,7 @@ test('the command comes with the package, and needs no SDK', ours, () => {
   const command = join(program, 'node_modules/tailrope', bin.tailrope);
   const { status, stdout, stderr } = spawnSync(process.execPath, [command, '--help'], { encoding: 'utf8' });
   assert.equal(status, 0, stderr);
-  assert.match(stdout, /^usage: tailrope probe URL/);
+  assert.match(stdout, /^usage: tailrope COMMAND/);
 });
 
 test('both module forms in one process are one tailrope', ours, async (t) => {

@@ -50,7 +50,7 @@ HEADERS = [(b"accept", b"application/json, text/event-stream"), (b"content-type"
 VERSION = (b"mcp-protocol-version", b"2025-11-25")
 
 # A signal's wait is for another thread to end; the fork's halves hold a lock between them; the command calls servers.
-LEFT_OUT = {"Signal.wait", "before_fork", "forked", "panic_in", "probe"}
+LEFT_OUT = {"Signal.wait", "before_fork", "command", "forked", "panic_in"}
 
 
 class Planned(Exception):

@@ -285,12 +285,12 @@ fn headers_are_sent_but_never_printed() {
 
 #[test]
 fn wrong_usage_is_told_with_exit_status_2() {
-    let usage = words().usage.join("\n");
+    let usage = include_str!("../../cli/words/probe.txt");
     for Misuse { words, told } in vectors().misuse {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        assert_eq!(run(&words), (2, String::new(), format!("tailrope: {told}\n\n{usage}\n")));
+        assert_eq!(run(&words), (2, String::new(), format!("tailrope: {told}\n\n{usage}")));
     }
-    assert_eq!(run(&["probe", "--help"]), (0, format!("{usage}\n"), String::new()));
+    assert_eq!(run(&["probe", "--help"]), (0, usage.to_owned(), String::new()));
 }
 
 #[test]
@@ -301,6 +301,15 @@ fn what_is_no_mcp_server_is_told_with_exit_status_2() {
     assert!(err.contains("not reachable"), "{err}");
     let told = "tailrope: no MCP server for us: initialize is answered 404 application/json, error -32000\n";
     assert_eq!(run(&["probe", &faulty.url("no-mcp", "other")]), (2, String::new(), told.to_owned()));
+}
+
+#[test]
+fn a_tool_that_the_server_does_not_have_is_told_with_exit_status_2() {
+    let faulty = Faulty::start(None);
+    let words = ["probe", &faulty.url("", "no-tool"), "--only", "ping", "--tool", "nope"];
+    let told = "tailrope: the server has no tool nope: it has eager, slow\n";
+    assert_eq!(run(&words), (2, String::new(), told.to_owned()));
+    assert_eq!(run(&[&words[..], &["--require", "resumable", "--json"]].concat()), (2, String::new(), told.to_owned()));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
 // The command `tailrope`, which the native half has whole.
-import { probe } from '../native.mjs';
+import { command } from '../native.mjs';
 
-process.exitCode = probe(process.argv.slice(2));
+process.exitCode = command(process.argv.slice(2));

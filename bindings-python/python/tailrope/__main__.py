@@ -5,17 +5,17 @@ from __future__ import annotations
 import signal
 import sys
 
-from tailrope._native import probe
+from tailrope._native import command
 
 
 def main() -> None:
     if sys.argv[1:2] == ["serve"]:
-        from tailrope._serving import command
+        from tailrope._serving.command import main as serve
 
-        sys.exit(command.main(sys.argv[2:]))
+        sys.exit(serve(sys.argv[2:]))
     # Python's own handler would wait for the end of the command.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(probe(sys.argv[1:]))
+    sys.exit(command(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ __all__ = [
     "client_refusal",
     "client_takes_answer",
     "client_takes_request",
+    "command",
     "error_codes",
     "forked",
     "is_resumable",
@@ -47,7 +48,6 @@ __all__ = [
     "names_user",
     "open_store",
     "panic_in",
-    "probe",
     "refusal",
     "server_name",
     "set_log_level",
@@ -528,5 +528,5 @@ def unwritable(request: int | str | None) -> bytes: ...
 def panic_in(calls: int) -> None: ...  # Only in builds for tests.
 def told(sdk_major: int, body: bytes) -> str: ...  # Only in builds for tests.
 def refusal(sdk_major: int, fault: str, text: str) -> Refusal: ...
-def probe(words: Sequence[str]) -> int: ...
+def command(words: Sequence[str]) -> int: ...
 def set_log_level(level: int) -> None: ...

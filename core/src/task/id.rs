@@ -2,10 +2,13 @@
 
 use std::fmt;
 
-use crate::protocol::base64url;
+use crate::protocol::{StreamNonce, base64url};
 
 /// Random bytes of an id: nobody guesses one (T-27).
 pub const TASK_ID_BYTES: usize = 24;
+
+/// The log of a task, in its session. The session's name cannot be guessed, so that of the log may be known.
+pub const TASK_LOG: StreamNonce = StreamNonce(*b"tailropetask");
 
 /// Tells our ids from those of other makers of tasks. An id has no other meaning.
 const PREFIX: &str = "tailrope-";

@@ -42,7 +42,7 @@ pub use declaration::{
     Announcement, Declared, EXTENSION, Policy, Posted, RequestMeta, Route, announce, missing_capability, route,
     subscribed_tasks, with_subscribed_tasks,
 };
-pub use id::{TASK_ID_BYTES, TaskId};
+pub use id::{TASK_ID_BYTES, TASK_LOG, TaskId};
 pub use ladder::{
     Ask, Response, TaskHead, TaskRequest, header_value, not_taken, read_request, reread_request, too_large,
     unknown_task, unreadable,

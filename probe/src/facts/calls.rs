@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{Facts, Found, not_checked, settled, shown_type};
+use super::{Facts, Found, Stop, not_checked, settled, shown_type};
 use crate::session::{Run, Session};
 use crate::wire::Exchange;
 
@@ -25,6 +25,16 @@ pub(crate) struct Polled {
     pub(crate) duration: Duration,
     pub(crate) run: Rc<Run>,
     pub(crate) problem: Result<(), String>,
+}
+
+/// Names, or the first of them.
+fn few(names: &[&str]) -> String {
+    const MOST: usize = 8;
+    match names {
+        [] => "none".to_owned(),
+        _ if names.len() > MOST => format!("{} and {} more", names[..MOST].join(", "), names.len() - MOST),
+        _ => names.join(", "),
+    }
 }
 
 impl Facts {
@@ -118,10 +128,8 @@ impl Facts {
         self.tool.get_or_init(|| self.find_tool()).await.clone()
     }
 
-    async fn find_tool(&self) -> Found<Rc<Tool>> {
-        if let Some(name) = self.options.tool.clone() {
-            return Ok(Rc::new(Tool { name, arguments: self.options.arguments.clone().unwrap_or_default() }));
-        }
+    /// The first page of the server's tools, and whether there are no others.
+    async fn listed(&self) -> Found<(Vec<Value>, bool)> {
         let exchange = match self.first().await {
             Ok(session) => session.request(self.next_id(), "tools/list").await?,
             // There may be tasks.
@@ -129,8 +137,27 @@ impl Facts {
         };
         exchange.answered(self.timeout()).await;
         let message = exchange.json();
-        let tools = message.get("result").and_then(|result| result["tools"].as_array());
-        for tool in tools.into_iter().flatten() {
+        let Some(result) = message.get("result") else { return Ok((Vec::new(), false)) };
+        let tools = result["tools"].as_array();
+        Ok((tools.cloned().unwrap_or_default(), tools.is_some() && result.get("nextCursor").is_none()))
+    }
+
+    /// Whether the server has the tool that was named, as far as it says which it has.
+    pub(crate) async fn has_named_tool(&self) -> Found<()> {
+        let Some(name) = &self.options.tool else { return Ok(()) };
+        let (tools, are_all) = self.listed().await?;
+        let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
+        if !are_all || names.contains(&name.as_str()) {
+            return Ok(());
+        }
+        Err(Stop::Unusable(format!("the server has no tool {name}: it has {}", few(&names))))
+    }
+
+    async fn find_tool(&self) -> Found<Rc<Tool>> {
+        if let Some(name) = self.options.tool.clone() {
+            return Ok(Rc::new(Tool { name, arguments: self.options.arguments.clone().unwrap_or_default() }));
+        }
+        for tool in self.listed().await?.0 {
             let required = tool["inputSchema"]["required"].as_array();
             let is_safe = tool["annotations"]["readOnlyHint"] == true && required.is_none_or(Vec::is_empty);
             if let (true, Some(name)) = (is_safe, tool["name"].as_str()) {

@@ -126,6 +126,10 @@ async fn checked(facts: &Rc<Facts>, watch: &mut impl FnMut(Step<'_>)) -> Result<
         Err(Stop::NoAnswer(fault)) => return Err(Unusable(format!("not reachable: {fault}"))),
         Err(Stop::Unusable(why)) => return Err(Unusable(why)),
     };
+    // Of anything else that went wrong the checks say it that need a tool.
+    if let Err(Stop::Unusable(why)) = facts.has_named_tool().await {
+        return Err(Unusable(why));
+    }
     let mut report = Report {
         url: options.shown_url(),
         server: facts.server(),
@@ -153,7 +157,7 @@ async fn checked(facts: &Rc<Facts>, watch: &mut impl FnMut(Step<'_>)) -> Result<
     report.calls = facts.calls();
     report.counts = counted(&report.checks);
     report.verdict = Verdict::of(&report.checks);
-    let is_missed = options.requires_resumable && report.verdict.resumable != Resumable::Yes;
+    let is_missed = options.requires_resumable && !report.verdict.is_shown();
     report.exit = u8::from(report.counts.fault > 0 || is_missed);
     Ok(report)
 }

@@ -35,6 +35,11 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Whether the server is resumable, and calls were cut while they ran to find that out.
+    pub(super) fn is_shown(&self) -> bool {
+        self.resumable == Resumable::Yes && self.not_live.is_none()
+    }
+
     pub(super) fn of(checks: &[Finding]) -> Self {
         let (mut against, mut missing, mut weak, mut other) = (vec![], vec![], vec![], vec![]);
         let mut not_live = None;

@@ -14,6 +14,7 @@ mod hints;
 mod house;
 mod lane;
 mod link;
+mod looking;
 mod looks;
 mod reader;
 mod schema;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use address::Address;
 use link::{Heard, SharedLink};
+pub(crate) use looking::Looking;
 use schema::Statements;
 use server::Server;
 use tailrope_core::Ms;

@@ -61,7 +61,7 @@ pub(super) fn vacuum(namespace: &str, table: &str) -> String {
 
 /// Makes the tables where there are none, and becomes an owner of sessions. Many may do so at once.
 pub(super) async fn prepare(client: &Client, namespace: &str) -> Result<i64, String> {
-    if !is_there(client, namespace).await? {
+    if version(client, namespace).await?.is_none() {
         let created = create(client, namespace).await;
         let end = if created.is_ok() { "COMMIT" } else { "ROLLBACK" };
         let ended = client.batch_execute(end).await.map_err(|error| say(&error));
@@ -86,15 +86,16 @@ async fn exists(client: &Client, statement: &str, name: &str) -> Result<bool, St
     Ok(!rows.is_empty())
 }
 
-/// Whether the tables are there. Others of the same names are refused, and those of a release that does not serve this one.
-async fn is_there(client: &Client, namespace: &str) -> Result<bool, String> {
+/// The version of the tables, if they are there. Others of the same names are refused, and those of a release that does not
+/// serve this one.
+pub(super) async fn version(client: &Client, namespace: &str) -> Result<Option<i32>, String> {
     let about = format!("\"{namespace}\".about");
     // Functions like to_regclass look into a cache, which in a transaction that waited for a lock is old.
     const FIND: &str =
         "SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
         WHERE n.nspname = $1 AND c.relname = 'about'";
     if !exists(client, FIND, namespace).await? {
-        return Ok(false);
+        return Ok(None);
     }
     // Columns that are not known may come with a later version.
     let rows = client.query_typed(&format!("SELECT * FROM {about}"), &[]).await.map_err(|error| say(&error))?;
@@ -104,7 +105,7 @@ async fn is_there(client: &Client, namespace: &str) -> Result<bool, String> {
     };
     let serves = number("serves").unwrap_or(version);
     if (serves..=version).contains(&VERSION) {
-        return Ok(true);
+        return Ok(Some(version));
     }
     Err(format!(
         "the schema {namespace} has version {version} of the tables, for releases that know version {serves} to {version}; \
@@ -121,7 +122,7 @@ async fn create(client: &Client, namespace: &str) -> Result<(), String> {
     );
     client.batch_execute(&begin).await.map_err(|error| say(&error))?;
     // Another process may have made them meanwhile.
-    if is_there(client, namespace).await? {
+    if version(client, namespace).await?.is_some() {
         return Ok(());
     }
     // A user who may not make schemas can be given one.

@@ -76,7 +76,7 @@ pub(super) async fn keep(core: &Core) -> Result<(), Fault> {
     };
     let is_newer = match found {
         Some(Value::BulkString(text)) => {
-            let other = || lasting(format!("the namespace {namespace} is of something else"));
+            let other = || lasting(of_something_else(namespace));
             OURS.judge(Layout::parse(&text).ok_or_else(other)?, namespace).map_err(lasting)?
         }
         // It went meanwhile.
@@ -84,6 +84,19 @@ pub(super) async fn keep(core: &Core) -> Result<(), Fault> {
     };
     let keep = if is_newer { set } else { cmd("PEXPIRE").arg(&key).arg(core.mark_ms()).to_owned() };
     core.nodes.call(slot, &keep, limit).await.map(drop)
+}
+
+/// The version of the layout that a place is marked with.
+///
+/// # Errors
+/// Why this release cannot share it.
+pub(super) fn judge(mark: &str, namespace: &str) -> Result<u32, String> {
+    let found = Layout::parse(mark.as_bytes()).ok_or_else(|| of_something_else(namespace))?;
+    OURS.judge(found, namespace).map(|_| found.version)
+}
+
+fn of_something_else(namespace: &str) -> String {
+    format!("the namespace {namespace} is of something else")
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod held;
 mod hints;
 mod layout;
 mod live;
+mod looking;
 mod nodes;
 mod opening;
 mod owners;
@@ -29,6 +30,7 @@ use tailrope_core::store::{StoreOptions, Usage, Watcher};
 
 use held::Held;
 use hints::Hints;
+pub(crate) use looking::Looking;
 
 use crate::OpenError;
 

@@ -161,6 +161,12 @@ async fn prepare(nodes: &Nodes, options: &StoreOptions) -> Result<String, Fault>
     Ok(sha)
 }
 
+/// A line of what a server tells of itself.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines().filter_map(|line| line.trim().split_once(':'));
+    lines.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
 /// Whether a server can be used, by what it tells of itself.
 fn examine(info: &Value, is_cluster: bool, durability: Durability) -> Result<(), Fault> {
     let info = match info {
@@ -168,10 +174,7 @@ fn examine(info: &Value, is_cluster: bool, durability: Durability) -> Result<(),
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.into(),
         _ => return Err(lasting("the server tells nothing of itself (INFO)")),
     };
-    let field = |name: &str| {
-        let mut lines = info.lines().filter_map(|line| line.trim().split_once(':'));
-        lines.find(|(key, _)| *key == name).map(|(_, value)| value)
-    };
+    let field = |name: &str| field(&info, name);
     let told = field("redis_version").unwrap_or_default();
     let mut parts = told.split('.').map(|part| part.parse().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));

@@ -12,6 +12,7 @@ mod checkpoint;
 mod disk;
 mod forks;
 mod inbox;
+mod looking;
 mod reader;
 mod schema;
 mod trim;
@@ -30,6 +31,7 @@ use beat::{Beats, Others};
 use checkpoint::Log;
 pub use forks::Forking;
 use forks::{Link, lock};
+pub(crate) use looking::Looking;
 use watching::Watching;
 use writer::Writer;
 

@@ -233,6 +233,22 @@ fn prepare(db: &mut Connection, durability: Durability, shown: &str) -> Result<(
     Ok(())
 }
 
+/// The version of the tables in a file that this release can use.
+///
+/// # Errors
+/// It is none, or has no tables yet.
+pub(super) fn check_layout(db: &Connection) -> Result<i32, String> {
+    match check(db, "") {
+        Ok(false) => db
+            .pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0))
+            .map(|layout| layout % 1_000)
+            .map_err(|error| said(&error)),
+        Ok(true) => Err("the file is empty: no store has made its tables".to_owned()),
+        Err(Unusable::Open(error)) => Err(error.what().to_owned()),
+        Err(Unusable::Sql(error)) => Err(said(&error)),
+    }
+}
+
 /// Whether the file is empty. A file that is not ours, or of a version that this release does not know, is refused. To be
 /// called in a transaction.
 fn check(db: &Connection, shown: &str) -> Result<bool, Unusable> {

@@ -34,11 +34,8 @@ pub use call::{CallOptions, CallStep, Context, TaskCall};
 pub use query::{TaskAnswer, TaskQuery};
 pub use subscription::TaskSubscription;
 
-use crate::protocol::StreamNonce;
 use crate::store::SessionRecord;
-
-/// The log of a task, in its session. The session's name cannot be guessed, so that of the log may be known.
-pub(crate) const TASK_LOG: StreamNonce = StreamNonce(*b"tailropetask");
+pub(crate) use crate::task::TASK_LOG;
 
 /// What became of an update or a cancellation.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    ExitCode::from(tailrope_probe::run(&words))
+    ExitCode::from(tailrope_cli::run(&words))
 }

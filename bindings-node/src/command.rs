@@ -1,4 +1,4 @@
-//! The command `tailrope`, which the crate `tailrope-probe` has whole.
+//! The command `tailrope`, which the crate `tailrope-cli` has whole.
 
 use napi_derive::napi;
 
@@ -6,6 +6,6 @@ use napi_derive::napi;
 /// calls does nothing else meanwhile.
 #[napi]
 #[allow(unreachable_pub, dead_code, reason = "it is exported to JavaScript alone")]
-pub fn probe(words: Vec<String>) -> u32 {
-    u32::from(tailrope_probe::run(&words))
+pub fn command(words: Vec<String>) -> u32 {
+    u32::from(tailrope_cli::run(&words))
 }
