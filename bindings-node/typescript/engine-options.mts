@@ -24,9 +24,10 @@ export interface EngineOptions extends StoreOptions {
   retryMs?: number;
   /**
    * The engine closes a connection at this age, with jitter, and the client resumes; a connection whose reader takes nothing
-   * for so long is cut. 0 (the default) switches it off.
+   * for so long is cut. 0 switches it off. `auto`: where something else cuts connections at an age, they are closed shortly
+   * before it; where it cuts silent ones, comments are written more often. Default `auto`.
    */
-  maxConnectionMs?: number;
+  maxConnectionMs?: number | 'auto';
   /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
   maxConnectionBytes?: number;
   /** A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB. */

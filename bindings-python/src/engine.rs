@@ -330,6 +330,11 @@ impl Engine {
         Ok(stats)
     }
 
+    /// After what time, in milliseconds, a reader that takes nothing is cut off.
+    fn patience_ms(&self) -> Option<u64> {
+        self.engine.options().patience_ms()
+    }
+
     /// The options in force, by name.
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.engine.options())

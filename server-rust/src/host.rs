@@ -60,8 +60,7 @@ impl Host {
 
     /// How long a reader may take nothing before its connection is cut off. None: for ever.
     pub(crate) fn patience(&self) -> Option<Duration> {
-        let max_connection_ms = self.engine.options().pacing.max_connection_ms;
-        (max_connection_ms > 0).then(|| Duration::from_millis(max_connection_ms))
+        self.engine.options().patience_ms().map(Duration::from_millis)
     }
 
     /// Makes sure that the engine is ticked within `wait_ms` milliseconds.

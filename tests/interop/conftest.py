@@ -37,7 +37,7 @@ def build(items: list[pytest.Function]) -> None:
         pytest.exit("a client or a server was not built", returncode=1)
 
 
-ahead.suite(Path(__file__).parent, at_once=5, limit_s=180, before=build, hosts=Hosts)
+ahead.suite(Path(__file__).parent, at_once=5, limit_s=400, before=build, hosts=Hosts)
 
 
 @pytest.fixture

@@ -130,9 +130,10 @@ class Options(StoreOptions, total=False):
     """How long a client waits before it comes back. Default 3,000."""
     keep_alive_ms: int
     """A comment is written on a connection that has been silent for so long; 0 switches it off. Default 15,000."""
-    max_connection_ms: int
+    max_connection_ms: int | Literal["auto"]
     """The engine closes a connection at this age, with jitter, and the client resumes; a connection whose reader takes
-    nothing for so long is cut. 0 (the default) switches it off."""
+    nothing for so long is cut. 0 switches it off. "auto": where something else cuts connections at an age, they are
+    closed shortly before it; where it cuts silent ones, comments are written more often. Default "auto"."""
     max_connection_bytes: int
     """The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off."""
     warn_event_bytes: int

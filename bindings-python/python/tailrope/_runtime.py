@@ -205,9 +205,11 @@ class Runtime:
         if "pace" in self.options:
             self.options["pace"] = checked_paces(self.options["pace"])
         # Wrong options are reported where they are given, not when the first session opens.
-        checked = Engine(**self.options).options()
+        engine = Engine(**self.options)
+        checked = engine.options()
         self.store_timeout_s = checked["store_timeout_ms"] / 1_000
-        self.max_connection_s = checked["max_connection_ms"] / 1_000 or None
+        patience_ms = engine.patience_ms()
+        self.patience_s = None if patience_ms is None else patience_ms / 1_000
         self.max_sessions = checked["max_sessions"]
         self.drain_within_ms = checked["drain_within_ms"]
         self.store: Store | None = None

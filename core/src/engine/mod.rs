@@ -28,7 +28,9 @@ pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness}
 pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
 pub use errors::EngineError;
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
-pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, PaceFlag};
+pub use options::{
+    AUTO_WORD, NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, PaceFlag,
+};
 pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };
@@ -36,7 +38,7 @@ pub use stats::Stats;
 pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
 
 pub use crate::session::{OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end};
-pub use crate::stream::{CloseReason, Drain, Pacing};
+pub use crate::stream::{AUTO, CloseReason, Drain, Pacing};
 
 use crate::Ms;
 use crate::exchange::Principal;
@@ -118,6 +120,7 @@ impl Engine {
             connections: AtomicU64::new(0),
             guests: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
+            cuts: Mutex::default(),
             awaited: AtomicU64::new(0),
             kept: Mutex::default(),
             left: Mutex::default(),
