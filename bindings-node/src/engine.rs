@@ -455,14 +455,16 @@ impl Engine {
     /// Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them.
     #[napi(catch_unwind)]
     pub fn drain(&self, env: &Env, retry_ms: Option<u32>, spread_ms: Option<u32>) {
-        self.engine.drain(self.engine.options().drain(retry_ms, spread_ms));
+        self.engine.drain(self.engine.drain_of(retry_ms, spread_ms));
         self.waiters.flush(env);
     }
 
     /// Whether a drain left nothing, once it is over.
-    #[napi]
-    pub fn drained(&self, within_ms: Option<u32>) -> Option<bool> {
-        self.engine.drained(within_ms.map(u64::from))
+    #[napi(catch_unwind)]
+    pub fn drained(&self, env: &Env, within_ms: Option<u32>) -> Option<bool> {
+        let drained = self.engine.drained(within_ms.map(u64::from));
+        self.waiters.flush(env);
+        drained
     }
 
     /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives

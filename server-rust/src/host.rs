@@ -115,7 +115,7 @@ impl Host {
     /// `within_ms` since the first drain. Returns whether nothing is left.
     pub(crate) async fn drain(self: &Arc<Self>, drain: Drain) -> bool {
         let options = self.engine.options();
-        self.engine.drain(options.drain(delay(drain.retry_ms), delay(drain.spread_ms)));
+        self.engine.drain(self.engine.drain_of(delay(drain.retry_ms), delay(drain.spread_ms)));
         let is_over = loop {
             if let Some(is_over) = self.engine.drained(drain.within_ms) {
                 break is_over;

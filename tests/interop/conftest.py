@@ -23,7 +23,7 @@ def build(items: list[pytest.Function]) -> None:
     servers = {each.get("server") for each in params}
     fleets = [FLEETS[name] for name in servers & FLEETS.keys()]
     try:
-        clients = {each["client"] for each in params}
+        clients = {each.get("client", "") for each in params}
         if any(client.startswith(RUST) for client in clients):
             build_rust()
         if clients.intersection(APART):

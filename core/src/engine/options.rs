@@ -67,6 +67,11 @@ pub struct Options {
     pub owner_lost_ms: u64,
     /// How long hosts let handlers run on in a drain, in milliseconds. The engine waits for nothing.
     pub drain_within_ms: u64,
+    /// The least `retry` that a drain tells, in milliseconds. [`AUTO`]: `retry_ms` where other processes are there, otherwise
+    /// what a restart takes.
+    pub drain_retry_ms: u64,
+    /// A drain tells each client up to this much more, in milliseconds. [`AUTO`]: half of that.
+    pub drain_spread_ms: u64,
     /// A call that takes longer becomes a task, in milliseconds, if its client takes tasks. 0: every call.
     pub task_after_ms: u64,
     /// Further headers in which a proxy says who the user is, in lower case, besides
@@ -99,11 +104,13 @@ impl Options {
         Some(self.pacing.max_connection_ms).filter(|ms| ![0, AUTO].contains(ms))
     }
 
-    /// A drain with these times, in milliseconds. Unnamed, clients come back when a restart has usually happened, spread over half
-    /// of that.
-    pub fn drain(&self, retry_ms: Option<u32>, spread_ms: Option<u32>) -> Drain {
-        let drain = Drain::after(retry_ms.unwrap_or_else(|| self.pacing.retry_ms.max(RESTART_MS)).max(1));
-        Drain { spread_ms: spread_ms.unwrap_or(drain.spread_ms), ..drain }
+    /// A drain with these times, in milliseconds. What is not named is as the options say. `has_company`: other processes are
+    /// there for the clients, so these need not wait for a restart.
+    pub(crate) fn drain(&self, retry_ms: Option<u32>, spread_ms: Option<u32>, has_company: bool) -> Drain {
+        let set = |ms: u64| (ms != AUTO).then(|| u32::try_from(ms).unwrap_or(u32::MAX));
+        let usual_ms = || if has_company { self.pacing.retry_ms } else { self.pacing.retry_ms.max(RESTART_MS) };
+        let drain = Drain::after(retry_ms.or_else(|| set(self.drain_retry_ms)).unwrap_or_else(usual_ms).max(1));
+        Drain { spread_ms: spread_ms.or_else(|| set(self.drain_spread_ms)).unwrap_or(drain.spread_ms), ..drain }
     }
 }
 
@@ -122,6 +129,8 @@ impl Default for Options {
             on_store_failure: OnStoreFailure::Raise,
             owner_lost_ms: 10_000,
             drain_within_ms: 5_000,
+            drain_retry_ms: AUTO,
+            drain_spread_ms: AUTO,
             task_after_ms: 1_000,
             identity_headers: Vec::new(),
             warn_event_bytes: 1 << 20,
@@ -200,6 +209,8 @@ numbers! {
     ENGINE SOME PLAIN max_detached_ms: max_detached_ms as u64;
     ENGINE ZERO PLAIN session_idle_ms: session_idle_ms as u64;
     ENGINE ZERO PLAIN drain_within_ms: drain_within_ms as u64;
+    ENGINE ZERO WORD drain_retry_ms: drain_retry_ms as u64;
+    ENGINE ZERO WORD drain_spread_ms: drain_spread_ms as u64;
     ENGINE ZERO PLAIN task_after_ms: task_after_ms as u64;
     ENGINE SOME PLAIN warn_event_bytes: warn_event_bytes as usize;
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
+use crate::engine::drained::Drained;
 use crate::engine::logs::kept::Kept;
 use crate::engine::sessions::building::Building;
 use crate::engine::sessions::cell::Cell;
@@ -92,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) left: Mutex<Left>,
     /// A drain that has begun, and since when.
     pub(crate) draining: Mutex<Option<(Drain, Ms)>>,
+    pub(crate) drained: Drained,
     /// The number of the first connection that came after the drain began.
     pub(crate) drained_from: AtomicU64,
     /// Sessions that another user has asked for, as the log says.
@@ -128,6 +130,11 @@ impl Shared {
             floor_ms: retry_floor_ms(self.awaited.load(Ordering::Relaxed)),
             expected: cuts.map(|cuts| lock(cuts).expected(now)).unwrap_or_default(),
         }
+    }
+
+    /// A drain with these times, in milliseconds; what is not named is as the options say.
+    pub(crate) fn drain_of(&self, retry_ms: Option<u32>, spread_ms: Option<u32>) -> Drain {
+        self.options.drain(retry_ms, spread_ms, self.store.has_company())
     }
 
     /// What cuts the connections of a server, if that is to be learned.

@@ -268,7 +268,8 @@ impl Machine {
 
     pub(super) fn drain(&mut self, drain: Drain, out: &mut dyn Outputs) {
         self.draining = Some(drain);
-        self.retry_ms = self.retry_ms.max(drain.retry_ms);
+        // What was asked of this stream alone holds longer.
+        self.retry_ms = drain.retry_ms.max(self.paced.retry_ms.unwrap_or_default());
         if self.may_drain() {
             self.close_at_published(CloseReason::Drain, out);
         }
