@@ -89,10 +89,13 @@ pub(crate) fn whole(value: f64) -> Option<u64> {
 }
 
 /// The option of this name, and the number that it is to have.
-pub(crate) fn number_option(name: &str, value: f64) -> Result<(&'static NumberOption, u64)> {
+pub(crate) fn number_option(name: &str, value: &Either<f64, String>) -> Result<(&'static NumberOption, u64)> {
     let unknown = || invalid(format!("unknown option {name}"));
     let option = NUMBER_OPTIONS.iter().find(|option| camel_case(option.name) == name).ok_or_else(unknown)?;
-    let checked = option.check(whole(value));
+    let checked = option.check(match value {
+        Either::A(value) => whole(*value),
+        Either::B(text) => option.of_text(text),
+    });
     Ok((option, checked.map_err(|must| invalid(format!("{name} {must}")))?))
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use napi::bindgen_prelude::{Either, Either3, Env, FnArgs, Function, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{
-    self, CallOptions, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, SynthesizedEnd,
-    end_payload,
+    self, AUTO_WORD, CallOptions, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS,
+    SynthesizedEnd, end_payload,
 };
 use tailrope_core::exchange::{self, Allowed, Fault, IDENTITY_HEADERS, Member};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
@@ -55,7 +55,7 @@ impl Engine {
         let mut chosen = Options::default();
         for (name, value) in options {
             let value = match value {
-                Either3::A(number) => number,
+                Either3::A(number) => Either::A(number),
                 Either3::C(by_name) if name == "pace" => {
                     chosen.paces = paces(by_name)?;
                     continue;
@@ -66,9 +66,10 @@ impl Engine {
                     chosen.on_store_failure = policy.ok_or_else(wrong)?;
                     continue;
                 }
-                Either3::B(_) | Either3::C(_) => f64::NAN,
+                Either3::B(text) => Either::B(text),
+                Either3::C(_) => Either::A(f64::NAN),
             };
-            let (option, number) = number_option(&name, value)?;
+            let (option, number) = number_option(&name, &value)?;
             if store.is_some() && option.is_of_store {
                 return Err(invalid(format!("unknown option {name}")));
             }
@@ -454,14 +455,16 @@ impl Engine {
     /// Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them.
     #[napi(catch_unwind)]
     pub fn drain(&self, env: &Env, retry_ms: Option<u32>, spread_ms: Option<u32>) {
-        self.engine.drain(self.engine.options().drain(retry_ms, spread_ms));
+        self.engine.drain(self.engine.drain_of(retry_ms, spread_ms));
         self.waiters.flush(env);
     }
 
     /// Whether a drain left nothing, once it is over.
-    #[napi]
-    pub fn drained(&self, within_ms: Option<u32>) -> Option<bool> {
-        self.engine.drained(within_ms.map(u64::from))
+    #[napi(catch_unwind)]
+    pub fn drained(&self, env: &Env, within_ms: Option<u32>) -> Option<bool> {
+        let drained = self.engine.drained(within_ms.map(u64::from));
+        self.waiters.flush(env);
+        drained
     }
 
     /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives
@@ -485,13 +488,24 @@ impl Engine {
         Ok(counts)
     }
 
+    /// After what time, in milliseconds, a reader that takes nothing is cut off.
+    #[napi]
+    pub fn patience_ms(&self) -> Option<f64> {
+        self.engine.options().patience_ms().map(number)
+    }
+
     /// The options in force, by name.
     #[napi]
     pub fn options<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
         let options = self.engine.options();
         let mut object = Object::new(env).map_err(internal)?;
         for option in NUMBER_OPTIONS {
-            object.set(camel_case(option.name), number(option.get(options))).map_err(internal)?;
+            let name = camel_case(option.name);
+            match option.get(options) {
+                Some(value) => object.set(name, number(value)),
+                None => object.set(name, AUTO_WORD),
+            }
+            .map_err(internal)?;
         }
         Ok(object)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use napi::JsError;
-use napi::bindgen_prelude::{AsyncTask, Either3, Env, Task};
+use napi::bindgen_prelude::{AsyncTask, Either, Either3, Env, Task};
 use napi_derive::napi;
 use tailrope_core::store::{self, Durability, EncryptionKey, EventStore, Limits, StoreOptions};
 use tailrope_stores::{OpenError, shown_address};
@@ -112,7 +112,7 @@ fn set_option(options: &mut StoreOptions, name: &str, value: Value) -> Result<()
                 parsed.ok_or_else(|| invalid("encryptionKeys must be at least one key of 64 hexadecimal digits"))?;
         }
         (_, Either3::A(value)) => {
-            let (option, number) = number_option(name, value)?;
+            let (option, number) = number_option(name, &Either::A(value))?;
             if !option.is_of_store {
                 return Err(invalid(format!("unknown option {name}")));
             }

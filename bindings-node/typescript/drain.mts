@@ -6,9 +6,9 @@ import { living, pinRouters } from './runtime.mjs';
 import { checkMs } from './server/transport-options.mjs';
 
 export interface DrainOptions {
-  /** When clients come back at the earliest: what the restart takes. Default 5,000, or the configured `retryMs` if that is more. */
+  /** When clients come back at the earliest: what the restart takes. Default the option `drainRetryMs`. */
   retryMs?: number;
-  /** Each client is told up to this much more, so that not all come back at once. Default half of `retryMs`. */
+  /** Each client is told up to this much more, so that not all come back at once. Default the option `drainSpreadMs`. */
   spreadMs?: number;
   /**
    * How long to wait for connections to end, and for calls, from the first drain on. Default the option `drainWithinMs`. Calls that

@@ -24,9 +24,10 @@ export interface EngineOptions extends StoreOptions {
   retryMs?: number;
   /**
    * The engine closes a connection at this age, with jitter, and the client resumes; a connection whose reader takes nothing
-   * for so long is cut. 0 (the default) switches it off.
+   * for so long is cut. 0 switches it off. `auto`: where something else cuts connections at an age, they are closed shortly
+   * before it; where it cuts silent ones, comments are written more often. Default `auto`.
    */
-  maxConnectionMs?: number;
+  maxConnectionMs?: number | 'auto';
   /** The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off. */
   maxConnectionBytes?: number;
   /** A larger event is logged as a warning: clients with small buffers drop it. Default 1 MiB. */
@@ -52,6 +53,13 @@ export interface EngineOptions extends StoreOptions {
    * then. Default 5,000.
    */
   drainWithinMs?: number;
+  /**
+   * When clients come back, at the earliest, whose connections a drain closes. `auto`: after `retryMs` where the store knows
+   * other processes that live, otherwise after 5,000, or `retryMs` if that is more. Default `auto`.
+   */
+  drainRetryMs?: number | 'auto';
+  /** Each of them is told up to this much more, so that not all come back at once. `auto`: half of that. Default `auto`. */
+  drainSpreadMs?: number | 'auto';
   /** A call that takes longer becomes a task, if its client takes tasks: docs/tasks.md. 0 is every call. Default 1,000. */
   taskAfterMs?: number;
   /** How long a resumed connection waits for a store that cannot be read. Default 10,000. */

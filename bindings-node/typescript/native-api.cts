@@ -645,8 +645,10 @@ export declare class Engine {
   leave(): void;
   /** What the engine did and holds: counts by name. */
   stats(): Record<string, number>;
+  /** After what time, in milliseconds, a reader that takes nothing is cut off. */
+  patienceMs(): number | null;
   /** The options in force, by name. */
-  options(): Record<string, number>;
+  options(): Record<string, number | 'auto'>;
 }
 
 /** How streams come back. */

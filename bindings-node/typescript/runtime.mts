@@ -21,7 +21,7 @@ import type { HostStore } from './store/user-store.mjs';
 type RuntimeOptions = Omit<ConfigureOptions, 'onUnsupported'>;
 
 type Names<Options> = {
-  [Name in keyof Options]-?: NonNullable<Options[Name]> extends number ? Name : never;
+  [Name in keyof Options]-?: NonNullable<Options[Name]> extends number | 'auto' ? Name : never;
 }[keyof Options];
 
 /** What an engine has of the options that are numbers. */
@@ -167,6 +167,8 @@ export class Runtime {
   turn = 0;
   /** The options in force, by name. */
   readonly options: OptionsInForce;
+  /** After what time a reader that takes nothing is cut off. */
+  readonly patienceMs: number | undefined;
   /** Whether the engine's store may answer later, and wakes from threads of its own. */
   readonly answersElsewhere: boolean;
   /** Whether sessions may live in other processes, or have lived in ones that are gone. */
@@ -240,7 +242,8 @@ export class Runtime {
     } catch (error) {
       throw ours(error);
     }
-    this.options = this.#engine.options() as OptionsInForce;
+    this.options = this.#engine.options() as unknown as OptionsInForce;
+    this.patienceMs = this.#engine.patienceMs() ?? undefined;
     this.answersElsewhere = this.#engine.answersElsewhere();
     this.outlivesProcess = this.#engine.outlivesProcess();
     runtimes.add(me);

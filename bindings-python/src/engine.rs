@@ -286,12 +286,17 @@ impl Engine {
 
     /// Closes every connection, now and from now on, and leaves sessions to other processes as nothing runs in them.
     fn drain(&self, py: Python<'_>, retry_ms: Option<u32>, spread_ms: Option<u32>) -> PyResult<()> {
-        calling(py, || self.engine.drain(self.engine.options().drain(retry_ms, spread_ms)))
+        calling(py, || self.engine.drain(self.engine.drain_of(retry_ms, spread_ms)))
     }
 
     /// Whether a drain left nothing, once it is over.
-    fn drained(&self, within_ms: Option<u64>) -> Option<bool> {
-        self.engine.drained(within_ms)
+    fn drained(&self, py: Python<'_>, within_ms: Option<u64>) -> PyResult<Option<bool>> {
+        calling(py, || self.engine.drained(within_ms))
+    }
+
+    /// Logs what a drain has come to.
+    fn tell_drained(&self, py: Python<'_>) -> PyResult<()> {
+        calling(py, || self.engine.tell_drained())
     }
 
     /// The process ends, and every session with it; nothing is taken afterwards. What a store that outlives
@@ -328,6 +333,11 @@ impl Engine {
             stats.set_item(name, value)?;
         }
         Ok(stats)
+    }
+
+    /// After what time, in milliseconds, a reader that takes nothing is cut off.
+    fn patience_ms(&self) -> Option<u64> {
+        self.engine.options().patience_ms()
     }
 
     /// The options in force, by name.

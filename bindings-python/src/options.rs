@@ -4,7 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tailrope_core::engine::{
-    NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, Pace, Paces,
+    AUTO_WORD, NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, Pace, Paces,
 };
 use tailrope_core::store::{Durability, EncryptionKey, StoreOptions};
 
@@ -96,7 +96,8 @@ fn keys(value: &Bound<'_, PyAny>) -> PyResult<Vec<EncryptionKey>> {
 
 fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<(&'static NumberOption, u64)> {
     let option = NUMBER_OPTIONS.iter().find(|option| option.name == name).ok_or_else(|| unknown(name))?;
-    let checked = option.check(value.extract().ok());
+    let text = || value.extract::<String>().ok().and_then(|text| option.of_text(&text));
+    let checked = option.check(value.extract().ok().or_else(text));
     Ok((option, checked.map_err(|must| PyValueError::new_err(format!("{name} {must}")))?))
 }
 
@@ -108,7 +109,10 @@ fn unknown(name: &str) -> PyErr {
 pub(crate) fn to_dict<'py>(py: Python<'py>, options: &Options) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for option in NUMBER_OPTIONS {
-        dict.set_item(option.name, option.get(options))?;
+        match option.get(options) {
+            Some(number) => dict.set_item(option.name, number)?,
+            None => dict.set_item(option.name, AUTO_WORD)?,
+        }
     }
     Ok(dict)
 }

@@ -30,11 +30,11 @@ impl Close {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Drain {
-    /// After how many milliseconds clients come back at the earliest: as long as the restart takes. Without it 5,000,
-    /// or the option `retry_ms` if that is more.
+    /// After how many milliseconds clients come back at the earliest: as long as the restart takes. Without it the option
+    /// `drain_retry_ms`.
     pub retry_ms: Option<u64>,
     /// Each client is told a delay that is longer by up to this much, in milliseconds, so that not all come back at
-    /// once. Without it, half of `retry_ms`.
+    /// once. Without it, the option `drain_spread_ms`.
     pub spread_ms: Option<u64>,
     /// How long to wait for connections to end and for calls to finish, in milliseconds since the first drain. Without
     /// it, the option `drain_within_ms`.

@@ -79,8 +79,7 @@ impl Host {
 
     /// How long a reader may take nothing before its connection is cut off. None: for ever.
     pub(crate) fn patience(&self) -> Option<Duration> {
-        let max_connection_ms = self.engine.options().pacing.max_connection_ms;
-        (max_connection_ms > 0).then(|| Duration::from_millis(max_connection_ms))
+        self.engine.options().patience_ms().map(Duration::from_millis)
     }
 
     /// Makes sure that the engine is ticked within `wait_ms` milliseconds.
@@ -135,7 +134,7 @@ impl Host {
     /// `within_ms` since the first drain. Returns whether nothing is left.
     pub(crate) async fn drain(self: &Arc<Self>, drain: Drain) -> bool {
         let options = self.engine.options();
-        self.engine.drain(options.drain(delay(drain.retry_ms), delay(drain.spread_ms)));
+        self.engine.drain(self.engine.drain_of(delay(drain.retry_ms), delay(drain.spread_ms)));
         let is_over = loop {
             if let Some(is_over) = self.engine.drained(drain.within_ms) {
                 break is_over;

@@ -23,7 +23,7 @@ def build(items: list[pytest.Function]) -> None:
     servers = {each.get("server") for each in params}
     fleets = [FLEETS[name] for name in servers & FLEETS.keys()]
     try:
-        clients = {each["client"] for each in params}
+        clients = {each.get("client", "") for each in params}
         if any(client.startswith(RUST) for client in clients):
             build_rust()
         if clients.intersection(APART):
@@ -37,7 +37,7 @@ def build(items: list[pytest.Function]) -> None:
         pytest.exit("a client or a server was not built", returncode=1)
 
 
-ahead.suite(Path(__file__).parent, at_once=5, limit_s=180, before=build, hosts=Hosts)
+ahead.suite(Path(__file__).parent, at_once=5, limit_s=400, before=build, hosts=Hosts)
 
 
 @pytest.fixture

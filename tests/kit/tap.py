@@ -52,6 +52,7 @@ class Link:
     up: Pipe
     waiting: list[Exchange] = field(default_factory=list)
     answered: Exchange | None = None
+    silence: asyncio.TimerHandle | None = None
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -63,10 +64,13 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Tap:
-    def __init__(self, port: int, life_s: float | None = None) -> None:
-        """With `life_s` every connection is reset after so long."""
+    def __init__(
+        self, port: int, life_s: float | Callable[[], float] | None = None, idle_s: float | None = None
+    ) -> None:
+        """With `life_s` every connection is reset after so long, with `idle_s` when nothing has come for so long."""
         self._upstream = port
         self._life_s = life_s
+        self._idle_s = idle_s
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: list[asyncio.StreamWriter] = []
@@ -126,7 +130,8 @@ class Tap:
         try:
             link = Link(down, await asyncio.open_connection("127.0.0.1", self._upstream))
             if self._life_s is not None:
-                asyncio.get_running_loop().call_later(self._life_s, self._end_life, link)
+                life_s = self._life_s() if callable(self._life_s) else self._life_s
+                asyncio.get_running_loop().call_later(life_s, self._end_life, link)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._forward_requests(link))
                 group.create_task(self._forward_answers(link))
@@ -139,6 +144,7 @@ class Tap:
         seen = b""
         with suppress(ConnectionError):
             while data := await link.down[0].read(65536):
+                self._hear(link)
                 seen += data
                 while found := REQUEST.search(seen):
                     seen = seen[found.end() :]
@@ -161,6 +167,7 @@ class Tap:
         tail = b""
         with suppress(ConnectionError):
             while data := await link.up[0].read(65536):
+                self._hear(link)
                 if self._cut is not None and (found := self._cut[0].search(tail + data)):
                     how, self._cut = self._cut[1], None
                     link.down[1].write(data[: max(0, found.end() - len(tail))])
@@ -184,6 +191,12 @@ class Tap:
                 body = data[found.start() :].partition(b"\r\n\r\n")[2]
         if body and link.answered is not None:
             link.answered.has_begun = True
+
+    def _hear(self, link: Link) -> None:
+        if link.silence is not None:
+            link.silence.cancel()
+        if self._idle_s is not None:
+            link.silence = asyncio.get_running_loop().call_later(self._idle_s, self._end_life, link)
 
     def _end_life(self, link: Link) -> None:
         if not link.down[1].is_closing():

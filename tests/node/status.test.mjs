@@ -123,6 +123,8 @@ test('a wrong option says what was meant', ours, () => {
     [{ heartbeatMs: 1 }, /heartbeatMs is an option of a pace/],
     [{ onAdopted: () => {} }, /onAdopted is an option of createSessionRouter\(\)/],
     [{ store: null }, /not null/],
+    [{ maxConnectionMs: 'never' }, /maxConnectionMs must be a number that is not negative/],
+    [{ keepAliveMs: 'auto' }, /keepAliveMs must be a whole number that is not negative/],
     [{ paces: {} }, /unknown option paces of configure\(\); did you mean pace\?/],
     [{ pace: 5 }, /pace must be an object that gives names of tools their paces/],
     [{ pace: { a: 5 } }, /pace must be an object that gives names of tools their paces/],

@@ -203,8 +203,12 @@ export type Named = [
   v1.OpeningContext,
 ];
 
+configure({ maxConnectionMs: 'auto', drainRetryMs: 'auto', drainSpreadMs: 1 });
+
 // Options that there are not.
 const make = () => new McpServer({ name: 'typed', version: '1' });
+// @ts-expect-error: no other word.
+configure({ maxConnectionMs: 'never' });
 // @ts-expect-error: an option of the engine is none of a drain.
 await drain({ drainWithinMs: 1 });
 // @ts-expect-error: nor of a router,

@@ -54,6 +54,9 @@ def test_install_with_a_wrong_option_changes_nothing() -> None:
         ({"pace": tailrope.Pace()}, "a mapping of names of tools to tailrope.Pace(...)"),
         ({"pace": {"a": {"retry_ms": 1}}}, "names of tools to tailrope.Pace(...), not 'a' to {'retry_ms': 1}"),
         ({"pace": {"*a": tailrope.Pace()}}, 'a * at the end, not "*a"'),
+        ({"max_connection_ms": "never"}, "max_connection_ms must be 'auto', or a whole number that is not negative"),
+        ({"keep_alive_ms": "auto"}, "keep_alive_ms must be a whole number that is not negative"),
+        ({"pace": {"a": tailrope.Pace(max_connection_ms="auto")}}, 'max_connection_ms of the pace "a" must be a whole'),  # type: ignore[arg-type]
         ({"pace": {"a": tailrope.Pace(hold_ms=-1)}}, 'hold_ms of the pace "a" must be a whole number'),
         ({"pace": {"a": tailrope.Pace(retention_ms=0)}}, 'retention_ms of the pace "a" must be at least 1'),
     ],

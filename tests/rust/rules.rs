@@ -99,6 +99,7 @@ mod stores {
 }
 
 mod stream {
+    mod cuts;
     mod properties;
     mod vectors;
     mod world;

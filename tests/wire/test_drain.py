@@ -71,6 +71,8 @@ async def test_f44_calls_of_old_sessions_get_an_error_at_drain(farm: Farm) -> No
             # Such a client cannot be asked to come back, so its call fails in words.
             assert [sorted(result) for result in results(await call.rest())] == [["code", "message"]]
         await asyncio.to_thread(server.exit_code, ENDS_S)
+        if server.transport != "stock":
+            assert f"calls_done=0 calls_ended={len(OLD)}" in server.log()
     finally:
         server.stop()
 
@@ -92,6 +94,32 @@ async def test_f44_drain_on_request_closes_every_connection(farm: Farm) -> None:
         cursor = [line[4:] for line in bytes(replies[1].raw).decode().splitlines() if line.startswith("id: ")][-1]
         events = await (await peer.resume(cursor)).rest()
         assert len(events) >= 1 and events[0].is_priming
+    finally:
+        server.stop()
+
+
+@pytest.mark.ours
+async def test_f44_a_drain_is_paced_by_its_options_and_says_what_it_came_to(farm: Farm) -> None:
+    server = farm.fresh(engine={"drain_within_ms": 600_000, "drain_retry_ms": 7, "drain_spread_ms": 0})
+    try:
+        ends, stays = gate(), gate()
+        listening = await (await server.peer()).listen()
+        await listening.event()
+        # Such calls are waited for here.
+        peer = await server.peer(OLD[0])
+        calls = [await peer.call("script", {"steps": ["emit 1", f"gate {name}", "return x"]}) for name in (ends, stays)]
+        for call in calls:
+            await call.some(1)
+        draining = asyncio.create_task(server.ctl("drain", body={}))
+        await listening.rest()
+        assert re.findall(rb"retry: (\d+)", bytes(listening.raw))[-1] == b"7"
+        await server.open(ends)
+        assert results(await calls[0].until_terminal()) == ["x"]
+        # The signal that comes again, or a supervisor: nobody waits any longer.
+        await server.ctl("drain", body={"within_ms": 0})
+        log = await server.logged("calls_ended=1")
+        assert re.search(r"took_ms=\d+.* calls_done=1 calls_ended=1 sessions_handed_over=0", log), log
+        draining.cancel()
     finally:
         server.stop()
 

@@ -176,9 +176,9 @@ export abstract class Answer implements OpenAnswer, Waiter {
 
   /** From now on the reader has so long to take something. */
   #expectReader(): void {
-    const { maxConnectionMs } = this.#session.runtime.options;
-    if (maxConnectionMs > 0 && this.#patience === undefined) {
-      this.#patience = setTimeout(() => this.#cut(), Math.min(maxConnectionMs, MAX_TIMER_MS));
+    const { patienceMs } = this.#session.runtime;
+    if (patienceMs !== undefined && this.#patience === undefined) {
+      this.#patience = setTimeout(() => this.#cut(), Math.min(patienceMs, MAX_TIMER_MS));
       this.#patience.unref?.();
     }
   }

@@ -56,7 +56,7 @@ declare module '../native-api.cjs' {
 type NativeOptions = ConstructorParameters<typeof NativeStore>[1];
 
 /** Options that are numbers. The native half says which names and values there are. */
-export type NumberOptions = Record<string, number>;
+export type NumberOptions = Record<string, number | 'auto'>;
 
 const shown: Record<string | symbol, (this: NativeStore) => unknown> = {
   toString() {
@@ -76,7 +76,7 @@ for (const name of Reflect.ownKeys(shown)) {
 /** Of options that are numbers; what else they may be the native half says. */
 function checkNumbers(options: object): asserts options is NumberOptions {
   for (const [name, value] of Object.entries(options)) {
-    if (typeof value !== 'number' || !(value >= 0)) {
+    if (value !== 'auto' && (typeof value !== 'number' || !(value >= 0))) {
       invalid(`${name} must be a number that is not negative`);
     }
   }

@@ -130,9 +130,10 @@ class Options(StoreOptions, total=False):
     """How long a client waits before it comes back. Default 3,000."""
     keep_alive_ms: int
     """A comment is written on a connection that has been silent for so long; 0 switches it off. Default 15,000."""
-    max_connection_ms: int
+    max_connection_ms: int | Literal["auto"]
     """The engine closes a connection at this age, with jitter, and the client resumes; a connection whose reader takes
-    nothing for so long is cut. 0 (the default) switches it off."""
+    nothing for so long is cut. 0 switches it off. "auto": where something else cuts connections at an age, they are
+    closed shortly before it; where it cuts silent ones, comments are written more often. Default "auto"."""
     max_connection_bytes: int
     """The engine closes a connection that carried this much; the client resumes. 0 (the default) switches it off."""
     warn_event_bytes: int
@@ -150,6 +151,12 @@ class Options(StoreOptions, total=False):
     drain_within_ms: int
     """How long a server that stops waits for calls. Those that another process cannot show the end of get an error
     then. Default 5,000."""
+    drain_retry_ms: int | Literal["auto"]
+    """When clients come back, at the earliest, whose connections a drain closes. "auto": after `retry_ms` where the event
+    store knows other processes that live, otherwise after 5,000, or `retry_ms` if that is more. Default "auto"."""
+    drain_spread_ms: int | Literal["auto"]
+    """Each of them is told up to this much more, so that not all come back at once. "auto": half of that. Default
+    "auto"."""
     task_after_ms: int
     """A call that takes longer becomes a task, if its client takes tasks: docs/tasks.md. 0 is every call. Default
     1,000."""

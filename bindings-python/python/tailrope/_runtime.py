@@ -205,9 +205,11 @@ class Runtime:
         if "pace" in self.options:
             self.options["pace"] = checked_paces(self.options["pace"])
         # Wrong options are reported where they are given, not when the first session opens.
-        checked = Engine(**self.options).options()
+        engine = Engine(**self.options)
+        checked = engine.options()
         self.store_timeout_s = checked["store_timeout_ms"] / 1_000
-        self.max_connection_s = checked["max_connection_ms"] / 1_000 or None
+        patience_ms = engine.patience_ms()
+        self.patience_s = None if patience_ms is None else patience_ms / 1_000
         self.max_sessions = checked["max_sessions"]
         self.drain_within_ms = checked["drain_within_ms"]
         self.store: Store | None = None
@@ -302,6 +304,10 @@ class Runtime:
         if self.answers_elsewhere or self.is_fronted:
             here.open_signal()
         return here
+
+    def tell_drained(self) -> None:
+        if self._engine is not None:
+            self._engine.tell_drained()
 
     def stats(self) -> dict[str, int]:
         return self._engine.stats() if self._engine is not None else {}
@@ -434,10 +440,10 @@ async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, wi
     answered in JSON) run on; those that still run when `drain_within_ms` is over get a JSON-RPC error.
 
     Args:
-        retry_ms: when clients come back at the earliest, in milliseconds: what the restart takes. Default 5,000, or the
-            configured `retry_ms` if that is more.
+        retry_ms: when clients come back at the earliest, in milliseconds: what the restart takes. Default the option
+            `drain_retry_ms`.
         spread_ms: each client is told up to this much more, in milliseconds, so that not all come back at once. Default
-            half of `retry_ms`.
+            the option `drain_spread_ms`.
         within_ms: how long to wait for connections to end, and for calls, in milliseconds from the first drain on.
             Default the option `drain_within_ms`. Calls that run on behind it end when the process does, with an error.
 

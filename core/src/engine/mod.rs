@@ -11,6 +11,7 @@
 
 mod clock;
 mod connections;
+mod drained;
 mod errors;
 mod lines;
 mod logs;
@@ -28,7 +29,9 @@ pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness}
 pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
 pub use errors::EngineError;
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
-pub use options::{NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, PaceFlag};
+pub use options::{
+    AUTO_WORD, NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, PaceFlag,
+};
 pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };
@@ -36,7 +39,7 @@ pub use stats::Stats;
 pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
 
 pub use crate::session::{OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end};
-pub use crate::stream::{CloseReason, Drain, Pacing};
+pub use crate::stream::{AUTO, CloseReason, Drain, Pacing};
 
 use crate::Ms;
 use crate::exchange::Principal;
@@ -45,6 +48,7 @@ use crate::store::{MemoryStore, Outcome, SessionId, StoreError, session_name};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use clock::Randomness;
+use drained::Drained;
 use logs::kept::Kept;
 use sessions::cell::{Cell, Names};
 use sessions::places::Places;
@@ -118,10 +122,12 @@ impl Engine {
             connections: AtomicU64::new(0),
             guests: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
+            cuts: Mutex::default(),
             awaited: AtomicU64::new(0),
             kept: Mutex::default(),
             left: Mutex::default(),
             draining: Mutex::default(),
+            drained: Drained::default(),
             drained_from: AtomicU64::new(0),
             warned_foreign: Mutex::default(),
             warned_unidentified: AtomicBool::new(false),
@@ -278,6 +284,11 @@ impl Engine {
         self.0.end_subscriptions();
     }
 
+    /// A drain with these times, in milliseconds. Unnamed, they are as the options `drain_retry_ms` and `drain_spread_ms` say.
+    pub fn drain_of(&self, retry_ms: Option<u32>, spread_ms: Option<u32>) -> Drain {
+        self.0.drain_of(retry_ms, spread_ms)
+    }
+
     /// A request that the host serves without a session is under way, until this is dropped: a drain waits for it.
     pub fn guest(&self) -> Guest {
         Guest::of(&self.0)
@@ -297,10 +308,26 @@ impl Engine {
         };
         let are_none = |counted: &AtomicU64| counted.load(Ordering::Relaxed) == 0;
         if are_none(&self.0.connections) && are_none(&self.0.guests) && !is_handing_over() {
+            self.tell_drained();
             return Some(true);
         }
         let end = since + within_ms.unwrap_or(self.0.options.drain_within_ms);
-        (end <= self.0.clock.now()).then_some(false)
+        let is_over = end <= self.0.clock.now();
+        if is_over {
+            self.tell_drained();
+        }
+        is_over.then_some(false)
+    }
+
+    /// Logs what a drain has come to, once for each. Hosts that do not ask whether it is [over](Self::drained) call this when
+    /// they have ended their sessions.
+    pub fn tell_drained(&self) {
+        if self.0.is_forked() {
+            return;
+        }
+        let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
+        let running = cells.iter().map(|cell| cell.look_or(0, |state| state.session.in_flight())).sum();
+        self.0.drained.tell(self.0.clock.now(), running);
     }
 
     /// Whether no session is open or being looked up, no connection is open, and the host was told of every session

@@ -6,7 +6,7 @@ use crate::engine::clock::{Clock, RandomSource};
 use crate::exchange::IDENTITY_HEADERS;
 use crate::session::{Pace, Paces};
 use crate::store::{EventStore, Limits, StoreOptions};
-use crate::stream::{Drain, Pacing};
+use crate::stream::{AUTO, Drain, Pacing};
 use crate::sync::Arc;
 
 /// What a restart usually takes, in milliseconds.
@@ -67,6 +67,11 @@ pub struct Options {
     pub owner_lost_ms: u64,
     /// How long hosts let handlers run on in a drain, in milliseconds. The engine waits for nothing.
     pub drain_within_ms: u64,
+    /// The least `retry` that a drain tells, in milliseconds. [`AUTO`]: `retry_ms` where other processes are there, otherwise
+    /// what a restart takes.
+    pub drain_retry_ms: u64,
+    /// A drain tells each client up to this much more, in milliseconds. [`AUTO`]: half of that.
+    pub drain_spread_ms: u64,
     /// A call that takes longer becomes a task, in milliseconds, if its client takes tasks. 0: every call.
     pub task_after_ms: u64,
     /// Further headers in which a proxy says who the user is, in lower case, besides
@@ -94,11 +99,18 @@ impl Options {
         IDENTITY_HEADERS.contains(&name) || self.identity_headers.iter().any(|other| other == name)
     }
 
-    /// A drain with these times, in milliseconds. Unnamed, clients come back when a restart has usually happened, spread over half
-    /// of that.
-    pub fn drain(&self, retry_ms: Option<u32>, spread_ms: Option<u32>) -> Drain {
-        let drain = Drain::after(retry_ms.unwrap_or_else(|| self.pacing.retry_ms.max(RESTART_MS)).max(1));
-        Drain { spread_ms: spread_ms.unwrap_or(drain.spread_ms), ..drain }
+    /// After what time, in milliseconds, a reader that takes nothing is cut off, if it is.
+    pub fn patience_ms(&self) -> Option<u64> {
+        Some(self.pacing.max_connection_ms).filter(|ms| ![0, AUTO].contains(ms))
+    }
+
+    /// A drain with these times, in milliseconds. What is not named is as the options say. `has_company`: other processes are
+    /// there for the clients, so these need not wait for a restart.
+    pub(crate) fn drain(&self, retry_ms: Option<u32>, spread_ms: Option<u32>, has_company: bool) -> Drain {
+        let set = |ms: u64| (ms != AUTO).then(|| u32::try_from(ms).unwrap_or(u32::MAX));
+        let usual_ms = || if has_company { self.pacing.retry_ms } else { self.pacing.retry_ms.max(RESTART_MS) };
+        let drain = Drain::after(retry_ms.or_else(|| set(self.drain_retry_ms)).unwrap_or_else(usual_ms).max(1));
+        Drain { spread_ms: spread_ms.or_else(|| set(self.drain_spread_ms)).unwrap_or(drain.spread_ms), ..drain }
     }
 }
 
@@ -117,6 +129,8 @@ impl Default for Options {
             on_store_failure: OnStoreFailure::Raise,
             owner_lost_ms: 10_000,
             drain_within_ms: 5_000,
+            drain_retry_ms: AUTO,
+            drain_spread_ms: AUTO,
             task_after_ms: 1_000,
             identity_headers: Vec::new(),
             warn_event_bytes: 1 << 20,
@@ -141,18 +155,24 @@ pub struct NumberOption<T: 'static = Options> {
     pub is_of_store: bool,
     /// Zero switches something off. Otherwise zero is refused: a bound of nothing would serve nobody.
     pub may_be_zero: bool,
+    /// It may also be the word [`AUTO_WORD`].
+    pub may_be_auto: bool,
     get: fn(&T) -> u64,
     set: fn(&mut T, u64),
 }
 
+/// What [`AUTO`] is called where it is given as a text.
+pub const AUTO_WORD: &str = "auto";
+
 macro_rules! numbers {
-    ($($store:ident $zero:ident $name:ident: $($field:ident).+ as $type:ty;)*) => {
+    ($($store:ident $zero:ident $auto:ident $name:ident: $($field:ident).+ as $type:ty;)*) => {
         /// Every one of them, in a fixed order.
         pub static NUMBER_OPTIONS: &[NumberOption] = &[$(
             NumberOption {
                 name: stringify!($name),
                 is_of_store: $store,
                 may_be_zero: $zero,
+                may_be_auto: $auto,
                 get: |options| options.$($field).+ as u64,
                 // Larger values end at the largest.
                 set: |options, number| options.$($field).+ = <$type>::try_from(number).unwrap_or(<$type>::MAX),
@@ -165,30 +185,34 @@ const STORE: bool = true;
 const ENGINE: bool = false;
 const ZERO: bool = true;
 const SOME: bool = false;
+const WORD: bool = true;
+const PLAIN: bool = false;
 
 numbers! {
-    ENGINE ZERO retry_ms: pacing.retry_ms as u32;
-    ENGINE ZERO keep_alive_ms: pacing.keep_alive_ms as u64;
-    ENGINE ZERO max_connection_ms: pacing.max_connection_ms as u64;
-    ENGINE ZERO max_connection_bytes: pacing.max_connection_bytes as u64;
-    ENGINE ZERO store_wait_ms: pacing.store_wait_ms as u64;
-    ENGINE SOME store_timeout_ms: store_timeout_ms as u64;
-    STORE SOME max_events_per_stream: limits.max_events_per_stream as usize;
-    STORE SOME max_bytes_per_stream: limits.max_bytes_per_stream as usize;
-    STORE SOME max_bytes_per_session: limits.max_bytes_per_session as usize;
-    STORE SOME max_bytes: limits.max_bytes as usize;
-    STORE SOME max_event_bytes: limits.max_event_bytes as usize;
-    STORE SOME retention_ms: limits.retention_ms as u64;
-    STORE SOME max_age_ms: limits.max_age_ms as u64;
-    STORE SOME owner_lost_ms: owner_lost_ms as u64;
-    ENGINE SOME max_sessions: max_sessions as usize;
-    ENGINE SOME max_sessions_per_principal: max_sessions_per_principal as usize;
-    ENGINE SOME max_requests_per_session: max_requests_per_session as usize;
-    ENGINE SOME max_detached_ms: max_detached_ms as u64;
-    ENGINE ZERO session_idle_ms: session_idle_ms as u64;
-    ENGINE ZERO drain_within_ms: drain_within_ms as u64;
-    ENGINE ZERO task_after_ms: task_after_ms as u64;
-    ENGINE SOME warn_event_bytes: warn_event_bytes as usize;
+    ENGINE ZERO PLAIN retry_ms: pacing.retry_ms as u32;
+    ENGINE ZERO PLAIN keep_alive_ms: pacing.keep_alive_ms as u64;
+    ENGINE ZERO WORD max_connection_ms: pacing.max_connection_ms as u64;
+    ENGINE ZERO PLAIN max_connection_bytes: pacing.max_connection_bytes as u64;
+    ENGINE ZERO PLAIN store_wait_ms: pacing.store_wait_ms as u64;
+    ENGINE SOME PLAIN store_timeout_ms: store_timeout_ms as u64;
+    STORE SOME PLAIN max_events_per_stream: limits.max_events_per_stream as usize;
+    STORE SOME PLAIN max_bytes_per_stream: limits.max_bytes_per_stream as usize;
+    STORE SOME PLAIN max_bytes_per_session: limits.max_bytes_per_session as usize;
+    STORE SOME PLAIN max_bytes: limits.max_bytes as usize;
+    STORE SOME PLAIN max_event_bytes: limits.max_event_bytes as usize;
+    STORE SOME PLAIN retention_ms: limits.retention_ms as u64;
+    STORE SOME PLAIN max_age_ms: limits.max_age_ms as u64;
+    STORE SOME PLAIN owner_lost_ms: owner_lost_ms as u64;
+    ENGINE SOME PLAIN max_sessions: max_sessions as usize;
+    ENGINE SOME PLAIN max_sessions_per_principal: max_sessions_per_principal as usize;
+    ENGINE SOME PLAIN max_requests_per_session: max_requests_per_session as usize;
+    ENGINE SOME PLAIN max_detached_ms: max_detached_ms as u64;
+    ENGINE ZERO PLAIN session_idle_ms: session_idle_ms as u64;
+    ENGINE ZERO PLAIN drain_within_ms: drain_within_ms as u64;
+    ENGINE ZERO WORD drain_retry_ms: drain_retry_ms as u64;
+    ENGINE ZERO WORD drain_spread_ms: drain_spread_ms as u64;
+    ENGINE ZERO PLAIN task_after_ms: task_after_ms as u64;
+    ENGINE SOME PLAIN warn_event_bytes: warn_event_bytes as usize;
 }
 
 macro_rules! of_pace {
@@ -199,6 +223,7 @@ macro_rules! of_pace {
                 name: stringify!($name),
                 is_of_store: false,
                 may_be_zero: $zero,
+                may_be_auto: false,
                 get: |pace| pace.$name.map_or(0, |number| number as u64),
                 set: |pace, number| pace.$name = Some(<$type>::try_from(number).unwrap_or(<$type>::MAX)),
             },
@@ -249,10 +274,16 @@ impl<T> NumberOption<T> {
     /// What it must be, to be said behind its name.
     pub fn check(&self, given: Option<u64>) -> Result<u64, &'static str> {
         match given {
+            None if self.may_be_auto => Err("must be 'auto', or a whole number that is not negative"),
             None => Err("must be a whole number that is not negative"),
             Some(0) if !self.may_be_zero => Err("must be at least 1"),
             Some(number) => Ok(number),
         }
+    }
+
+    /// The number that is meant by a text, where the option takes one.
+    pub fn of_text(&self, text: &str) -> Option<u64> {
+        (self.may_be_auto && text == AUTO_WORD).then_some(AUTO)
     }
 
     /// Sets it.
@@ -270,8 +301,8 @@ impl NumberOption {
         options.owner_lost_ms = both.owner_lost_ms;
     }
 
-    /// What is in force.
-    pub fn get(&self, options: &Options) -> u64 {
-        (self.get)(options)
+    /// What is in force; none where that is [`AUTO_WORD`].
+    pub fn get(&self, options: &Options) -> Option<u64> {
+        Some((self.get)(options)).filter(|number| !self.may_be_auto || *number != AUTO)
     }
 }

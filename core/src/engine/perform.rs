@@ -47,6 +47,7 @@ impl Change<'_> {
                 ));
             }
             Output::Load { conn, after, up_to } => self.load(nonce, conn, (after, up_to)),
+            Output::Cut(cut) => self.was_cut(cut),
             Output::Accept { conn } => {
                 let stored = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
                 if let Some(out) = self.state.conns.get_mut(&conn) {

@@ -1,9 +1,10 @@
 //! What all sessions of an engine share.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
+use crate::engine::drained::Drained;
 use crate::engine::logs::kept::Kept;
 use crate::engine::sessions::building::Building;
 use crate::engine::sessions::cell::Cell;
@@ -19,7 +20,7 @@ use crate::engine::{EngineError, Options};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
 use crate::store::{EventStore, Ticket};
-use crate::stream::{ChainKey, Drain, Spread, retry_floor_ms};
+use crate::stream::{AUTO, ChainKey, Cuts, Drain, Spread, retry_floor_ms};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -27,6 +28,9 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 const MAX_PAUSE_MS: u64 = 60_000;
 /// The same if the store outlives the process: then it also matters here what other processes do, or stop doing.
 const SHARED_PAUSE_MS: u64 = 1_000;
+
+/// What cuts connections is learned of this many servers: who names servers by their paths may have any number.
+const MAX_LEARNED: usize = 1_000;
 
 /// Looks that are due in the same span of this length, in milliseconds, are made together.
 const LOOK_TOGETHER_MS: u64 = 125;
@@ -79,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) guests: AtomicU64,
     /// Bytes of events that the store has not answered for.
     pub(crate) unanswered: AtomicU64,
+    /// What cuts the connections of each server, by its name.
+    pub(crate) cuts: Mutex<BTreeMap<Arc<str>, Arc<Mutex<Cuts>>>>,
     /// Streams whose client is expected to come back.
     pub(crate) awaited: AtomicU64,
     /// The last appends that the store confirmed lately, in case it loses them.
@@ -87,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) left: Mutex<Left>,
     /// A drain that has begun, and since when.
     pub(crate) draining: Mutex<Option<(Drain, Ms)>>,
+    pub(crate) drained: Drained,
     /// The number of the first connection that came after the drain began.
     pub(crate) drained_from: AtomicU64,
     /// Sessions that another user has asked for, as the log says.
@@ -116,9 +123,34 @@ impl Shared {
         u16::from_le_bytes(self.randomness.take())
     }
 
-    /// How the client of a connection that opens now is kept apart from others.
-    pub(crate) fn spread(&self) -> Spread {
-        Spread { jitter: self.jitter(), floor_ms: retry_floor_ms(self.awaited.load(Ordering::Relaxed)) }
+    /// How a connection that opens now is paced.
+    pub(crate) fn spread(&self, cuts: Option<&Mutex<Cuts>>, now: Ms) -> Spread {
+        Spread {
+            jitter: self.jitter(),
+            floor_ms: retry_floor_ms(self.awaited.load(Ordering::Relaxed)),
+            expected: cuts.map(|cuts| lock(cuts).expected(now)).unwrap_or_default(),
+        }
+    }
+
+    /// A drain with these times, in milliseconds; what is not named is as the options say.
+    pub(crate) fn drain_of(&self, retry_ms: Option<u32>, spread_ms: Option<u32>) -> Drain {
+        self.options.drain(retry_ms, spread_ms, self.store.has_company())
+    }
+
+    /// What cuts the connections of a server, if that is to be learned.
+    pub(crate) fn cuts_of(&self, server: &Arc<str>) -> Option<Arc<Mutex<Cuts>>> {
+        if self.options.pacing.max_connection_ms != AUTO {
+            return None;
+        }
+        let mut all = lock(&self.cuts);
+        if let Some(known) = all.get(server) {
+            return Some(Arc::clone(known));
+        }
+        let cuts = Arc::default();
+        if all.len() < MAX_LEARNED {
+            all.insert(Arc::clone(server), Arc::clone(&cuts));
+        }
+        Some(cuts)
     }
 
     /// When the store has taken too long for what it was asked at this time.

@@ -16,6 +16,8 @@ pub enum SynthesizedEnd {
     SessionEnded,
     /// The process is going away, and the client cannot resume.
     Draining,
+    /// The process goes away before the call has ended.
+    Stopped,
     /// The response is no JSON.
     Unwritable,
     /// The store did not take the response.
@@ -42,6 +44,7 @@ impl SynthesizedEnd {
             Self::Cancelled => REQUEST_CANCELLED,
             Self::SessionEnded
             | Self::Draining
+            | Self::Stopped
             | Self::Unwritable
             | Self::Unstored
             | Self::TooLarge { .. }
@@ -57,6 +60,7 @@ impl SynthesizedEnd {
             Self::Cancelled => "Request cancelled",
             Self::SessionEnded => "The session ended before the request completed",
             Self::Draining => "The server is shutting down; send the request again",
+            Self::Stopped => "The server stopped before the call had ended",
             Self::Unwritable => "The response cannot be written as JSON",
             Self::Unstored => "The response could not be stored",
             Self::TooLarge { bytes, max } => {

@@ -5,7 +5,7 @@
 //! look at the count, and an owner is lost when it stood still for long enough in what they saw.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::Ms;
@@ -78,17 +78,33 @@ pub struct Pulse {
     /// When the last sign with an answer was given, in milliseconds after that.
     last_ms: AtomicU64,
     patience_ms: u64,
+    has_company: AtomicBool,
 }
 
 impl Pulse {
     /// A sign was given just now.
     pub fn new(owner_lost_ms: u64) -> Self {
-        Self { opened: Instant::now(), last_ms: AtomicU64::new(0), patience_ms: owner_lost_ms / 2 }
+        Self {
+            opened: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            patience_ms: owner_lost_ms / 2,
+            has_company: AtomicBool::new(false),
+        }
     }
 
     /// A sign that was given at this time has its answer. Others may have seen it at once: the answer's own time says nothing.
     pub fn answered(&self, given: Instant) {
         self.last_ms.fetch_max(self.ms(given), Ordering::Relaxed);
+    }
+
+    /// Whether the last look showed others that live.
+    pub fn saw_company(&self, has_company: bool) {
+        self.has_company.store(has_company, Ordering::Relaxed);
+    }
+
+    /// See [`EventStore::has_company`](super::EventStore::has_company).
+    pub fn has_company(&self) -> bool {
+        self.has_company.load(Ordering::Relaxed)
     }
 
     /// See [`EventStore::is_cut_off`](super::EventStore::is_cut_off).

@@ -338,6 +338,12 @@ pub trait EventStore: Send + Sync {
         false
     }
 
+    /// Whether other store objects are known to give signs of life: other processes that serve the same clients. The call does
+    /// not wait for the store.
+    fn has_company(&self) -> bool {
+        false
+    }
+
     /// Tells the store from others of the same server. What a process encrypts for one of them is not read in another.
     fn namespace(&self) -> &str {
         ""

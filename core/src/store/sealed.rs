@@ -464,6 +464,10 @@ impl EventStore for SealedStore {
         self.inner.is_cut_off()
     }
 
+    fn has_company(&self) -> bool {
+        self.inner.has_company()
+    }
+
     fn namespace(&self) -> &str {
         self.inner.namespace()
     }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::cuts::{Cut, Expected};
 use super::event::{EventKind, NewEvent, Page, Seq, StoredEvent};
 use super::pacing::Paced;
 
@@ -16,6 +17,8 @@ pub struct Spread {
     pub jitter: u16,
     /// The least `retry`, in milliseconds, as many streams are polled; 0 while few are. See [`retry_floor_ms`](super::retry_floor_ms).
     pub floor_ms: u32,
+    /// At what the connection will be cut by something else.
+    pub expected: Expected,
 }
 
 /// What happens to a stream.
@@ -160,6 +163,8 @@ pub enum Output {
         /// Nothing after this position.
         up_to: Seq,
     },
+    /// A connection was lost, and its client has come back.
+    Cut(Cut),
     /// The resume is valid: this connection is now the stream's reader.
     Accept {
         /// The connection.

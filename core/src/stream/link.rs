@@ -2,7 +2,7 @@
 
 use super::event::Seq;
 use super::io::{CloseReason, ConnectionId, Spread};
-use super::pacing::Pacing;
+use super::pacing::{AUTO, Pacing};
 use crate::Ms;
 
 /// An agreed end of a connection: after this position, for this reason.
@@ -39,6 +39,8 @@ pub(super) struct Link {
     pub(super) fault: Option<(Ms, Ms)>,
     pub(super) retry_sent: Option<u32>,
     pub(super) last_write: Ms,
+    /// The longest time without a write that has ended, in milliseconds.
+    pub(super) silent_ms: u64,
     pub(super) came: Ms,
     pub(super) hold_due: Ms,
     pub(super) bytes: u64,
@@ -62,6 +64,7 @@ impl Link {
             fault: None,
             retry_sent: None,
             last_write: now,
+            silent_ms: 0,
             came: now,
             hold_due: Ms::NEVER,
             bytes: 0,
@@ -73,8 +76,18 @@ impl Link {
     pub(super) fn age_due(&self, pacing: &Pacing) -> Ms {
         match pacing.max_connection_ms {
             0 => Ms::NEVER,
+            AUTO => match self.spread.expected.age_ms {
+                0 => Ms::NEVER,
+                cut_ms => self.came + self.earlier(cut_ms - cut_ms / 8),
+            },
             max_ms => self.came + self.earlier(max_ms),
         }
+    }
+
+    /// Something is written.
+    pub(super) fn wrote(&mut self, now: Ms) {
+        self.silent_ms = self.silent_ms.max(now.since(self.last_write));
+        self.last_write = now;
     }
 
     /// Up to an eighth less, so that what begins together does not end together.
@@ -88,7 +101,11 @@ impl Link {
         if pacing.keep_alive_ms == 0 {
             return Ms::NEVER;
         }
-        self.last_write + self.earlier(pacing.keep_alive_ms)
+        let keep_alive_ms = match self.spread.expected.silent_ms {
+            0 => pacing.keep_alive_ms,
+            cut_ms => pacing.keep_alive_ms.min(cut_ms / 2),
+        };
+        self.last_write + self.earlier(keep_alive_ms)
     }
 
     /// The next time at which a waiting reader has something to do.

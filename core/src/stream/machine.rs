@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::cuts::Cut;
 use super::event::{NewEvent, Page, Seq};
 use super::io::{ConnectionId, Drain, Frame, Input, Output, Outputs, Refused, Spread};
 use super::link::Link;
@@ -135,6 +136,8 @@ pub struct Machine {
     /// The last reader came to another process.
     is_read_elsewhere: bool,
     resumes: u32,
+    /// How the last reader was lost, until its client comes back.
+    cut: Option<Cut>,
     draining: Option<Drain>,
 }
 
@@ -169,6 +172,7 @@ impl Machine {
             visits: 0,
             is_read_elsewhere: false,
             resumes: 0,
+            cut: None,
             draining: None,
         }
     }
@@ -223,6 +227,12 @@ impl Machine {
     /// The connection that reads the stream now.
     pub fn connection(&self) -> Option<ConnectionId> {
         self.link.as_ref().map(|link| link.conn)
+    }
+
+    /// How old a connection is that reads, and after how much silence it has gone on, in milliseconds.
+    pub fn lived(&self, conn: ConnectionId, now: Ms) -> Option<(u64, u64)> {
+        let link = self.link.iter().chain(&self.parked).find(|link| link.conn == conn)?;
+        Some((now.since(link.came), link.silent_ms))
     }
 
     /// Whether the connection can be given more at once: its writer has to ask, for nobody wakes it.
@@ -318,7 +328,7 @@ impl Machine {
             Input::Drain(drain) => self.drain(drain, out),
             Input::Taken => self.taken(out),
             Input::Paced(paced) => self.paced(paced, out),
-            Input::Lost { conn } => self.lost(conn, out),
+            Input::Lost { conn } => self.lost(now, conn, out),
             Input::Tick => self.tick(now, out),
         }
         Ok(())
@@ -336,7 +346,7 @@ fn wake(link: &mut Link, out: &mut dyn Outputs) {
 /// There is nothing to send: a comment if it is time for one, and then the writer waits.
 fn rest(now: Ms, link: &mut Link, pacing: &Pacing, out: &mut dyn Outputs) {
     if link.opened && link.keep_alive_due(pacing) <= now {
-        link.last_write = now;
+        link.wrote(now);
         out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });
     }
     link.waiting = true;

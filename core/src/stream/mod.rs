@@ -8,6 +8,7 @@
 //! in order and whose results it feeds back as further inputs.
 
 mod chain;
+mod cuts;
 mod event;
 mod io;
 mod link;
@@ -15,7 +16,8 @@ mod machine;
 mod pacing;
 
 pub use chain::{Chain, ChainKey, tag_of};
+pub use cuts::{Cut, Cuts, Expected};
 pub use event::{EventKind, NewEvent, Page, Seq, StoredEvent};
 pub use io::{CloseReason, ConnectionId, Drain, Frame, Input, Output, Outputs, Refused, RejectReason, Spread};
 pub use machine::{Follow, Machine, StreamRules};
-pub use pacing::{MAX_FLOOR_MS, Paced, Pacing, retry_floor_ms};
+pub use pacing::{AUTO, MAX_FLOOR_MS, Paced, Pacing, retry_floor_ms};

@@ -19,6 +19,9 @@ pub fn retry_floor_ms(awaited: u64) -> u32 {
     u32::try_from(floor_ms).unwrap_or(u32::MAX).min(MAX_FLOOR_MS)
 }
 
+/// As [`max_connection_ms`](Pacing::max_connection_ms): as the connection's cut is [expected](super::Spread::expected).
+pub const AUTO: u64 = u64::MAX;
+
 /// How a stream's connections are paced. Durations are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
@@ -31,7 +34,8 @@ pub struct Pacing {
     /// The same where they are a comment only, which no client waits for: revisions without priming, and streams whose
     /// log the store has not created yet.
     pub first_comment_ms: u64,
-    /// A connection is closed by the engine when it is older. 0 switches it off.
+    /// A connection is closed by the engine when it is older. 0 switches it off. [`AUTO`]: shortly before something else cuts
+    /// it; comments then go out before a silence for which it is cut, too.
     pub max_connection_ms: u64,
     /// A connection is closed by the engine when it carried more. 0 switches it off.
     pub max_connection_bytes: u64,
@@ -106,7 +110,7 @@ impl Default for Pacing {
             keep_alive_ms: 15_000,
             coalesce_ms: 20,
             first_comment_ms: 100,
-            max_connection_ms: 0,
+            max_connection_ms: AUTO,
             max_connection_bytes: 0,
             max_unconfirmed: 1_024,
             max_batch: 256,

@@ -82,7 +82,9 @@ impl House {
             context.wake.check(context.owner);
         }
         let is_lost = |(owner, beat): &(i64, i64)| context.unseen_ms(*owner, Some(*beat)) >= context.owner_lost_ms;
-        self.lost = others.into_iter().zip(beats).filter(is_lost).unzip();
+        let (lost, living): (Vec<_>, Vec<_>) = others.into_iter().zip(beats).partition(is_lost);
+        context.pulse.saw_company(!living.is_empty());
+        self.lost = lost.into_iter().unzip();
         // Another server may know less, and so may this one after a crash. Behind a pooler connections outlive both.
         let now = (Arc::downgrade(client), row.get::<_, String>(7));
         let is_same = |before: &(Weak<Client>, String)| before.0.ptr_eq(&now.0) && before.1 == now.1;

@@ -190,6 +190,10 @@ impl Backend for Postgres {
         self.0.pulse.is_cut_off()
     }
 
+    fn has_company(&self) -> bool {
+        self.0.pulse.has_company()
+    }
+
     fn namespace(&self) -> &str {
         &self.0.namespace
     }

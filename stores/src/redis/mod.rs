@@ -75,6 +75,10 @@ impl Backend for Redis {
         self.pulse.is_cut_off()
     }
 
+    fn has_company(&self) -> bool {
+        self.pulse.has_company()
+    }
+
     fn namespace(&self) -> &str {
         &self.namespace
     }

@@ -61,6 +61,11 @@ impl Owners {
         0
     }
 
+    /// Whether one of those that answers have named lately is not known to be lost.
+    pub(super) fn has_living(&self, owner_lost_ms: u64) -> bool {
+        self.lock().known.values().any(|known| known.unseen_ms < owner_lost_ms)
+    }
+
     /// Those to look for now.
     fn due(&self) -> Vec<Box<str>> {
         let mut state = self.lock();
@@ -122,6 +127,7 @@ pub(super) async fn run(core: Arc<Core>) {
             tokio::spawn(look(Arc::clone(&core), some.to_vec()));
         }
         let _ = timeout(pause, core.owners.named.notified()).await;
+        core.pulse.saw_company(core.owners.has_living(core.owner_lost_ms));
     }
 }
 

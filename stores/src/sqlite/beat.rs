@@ -67,7 +67,9 @@ impl Beats {
             let unseen_ms = self.sightings.saw(&owner.to_string(), Some(count.cast_unsigned()), now);
             (owner, (count, unseen_ms))
         });
-        *context.others.lock() = seen.collect();
+        let seen: HashMap<_, _> = seen.collect();
+        context.pulse.saw_company(seen.values().any(|(_, unseen_ms)| *unseen_ms < context.owner_lost_ms));
+        *context.others.lock() = seen;
         Ok(())
     }
 }
@@ -117,6 +119,24 @@ mod tests {
         fn unseen_ms(&self, other: &Self) -> u64 {
             self.file.with(|db, _| unseen_ms(db, &self.context, other.context.owner)).unwrap()
         }
+    }
+
+    #[test]
+    fn another_that_gives_signs_is_company() {
+        let folder = std::env::temp_dir().join(format!("tailrope-company-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (mut one, mut other) = (Node::new(1, &folder.join("a.db")), Node::new(2, &folder.join("a.db")));
+        one.beat(0).unwrap();
+        assert!(!one.context.pulse.has_company(), "it is alone");
+        other.beat(0).unwrap();
+        one.beat(3_000).unwrap();
+        assert!(one.context.pulse.has_company() && other.context.pulse.has_company());
+        for now in (6_000..=15_000).step_by(3_000) {
+            one.beat(now).unwrap();
+        }
+        assert!(!one.context.pulse.has_company(), "the other stands still");
+        drop((one, other));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

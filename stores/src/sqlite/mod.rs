@@ -162,6 +162,10 @@ impl Backend for SqliteFile {
         self.pulse.is_cut_off()
     }
 
+    fn has_company(&self) -> bool {
+        self.pulse.has_company()
+    }
+
     /// Where the process is about to fork they go on after that, which may need what the caller holds.
     fn may_wait(&self) -> bool {
         !forks::is_forking()

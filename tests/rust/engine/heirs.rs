@@ -79,8 +79,8 @@ fn i13_after_a_restart_everything_is_readable_and_what_ran_gets_an_end() {
         before.engine.release();
         session.end();
     };
-    let over = "session ended before";
-    for (leave, text) in [(close, over), (release, GONE), (release_and_end, over), (|_, _| {}, GONE)] {
+    let (stopped, over) = ("server stopped before", "session ended before");
+    for (leave, text) in [(close, stopped), (release, GONE), (release_and_end, over), (|_, _| {}, GONE)] {
         let folder = Folder::new();
         let (done, running) = {
             let before = process(&folder, 0);

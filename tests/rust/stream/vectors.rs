@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::stream::{
-    CloseReason, ConnectionId, Drain, EventKind, Follow, Frame, Input, Machine, NewEvent, Output, Paced, Pacing, Page,
-    Refused, RejectReason, Seq, Spread, StoredEvent, StreamRules,
+    CloseReason, ConnectionId, Cut, Drain, EventKind, Expected, Follow, Frame, Input, Machine, NewEvent, Output, Paced,
+    Pacing, Page, Refused, RejectReason, Seq, Spread, StoredEvent, StreamRules,
 };
 
 #[derive(Deserialize)]
@@ -85,6 +85,9 @@ struct PacingSpec {
     jitter: u16,
     /// Of every connection, where many streams are polled.
     floor_ms: u32,
+    /// At what every connection is expected to be cut.
+    cut_age_ms: u64,
+    cut_silent_ms: u64,
 }
 
 impl Default for PacingSpec {
@@ -114,6 +117,8 @@ impl Default for PacingSpec {
             store_wait_ms,
             jitter: 0,
             floor_ms: 0,
+            cut_age_ms: 0,
+            cut_silent_ms: 0,
         }
     }
 }
@@ -253,8 +258,8 @@ impl Trace {
                 )
             }
         };
-        let PacingSpec { jitter, floor_ms, .. } = vector.pacing;
-        let spread = Spread { jitter, floor_ms };
+        let PacingSpec { jitter, floor_ms, cut_age_ms: age_ms, cut_silent_ms: silent_ms, .. } = vector.pacing;
+        let spread = Spread { jitter, floor_ms, expected: Expected { age_ms, silent_ms } };
         Self { machine, spread, published: Vec::new(), read_after: HashMap::new(), now: 0 }
     }
 
@@ -354,6 +359,9 @@ impl Trace {
             Output::Load { conn, after, up_to } => {
                 self.read_after.insert(*conn, *after);
                 json!({"load": conn, "after": after, "up_to": up_to})
+            }
+            Output::Cut(Cut { at, age_ms, silent_ms }) => {
+                json!({"cut_at": at.0, "age_ms": age_ms, "silent_ms": silent_ms})
             }
             Output::Accept { conn } => json!({"accept": conn}),
             Output::Reject { conn, why } => json!({"reject": conn, "why": match why {

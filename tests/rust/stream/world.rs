@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tailrope_core::Ms;
 use tailrope_core::stream::{
-    CloseReason, ConnectionId, Drain, EventKind, Frame, Input, Machine, NewEvent, Output, Paced, Pacing, Page, Refused,
-    RejectReason, Seq, Spread, StoredEvent, StreamRules,
+    AUTO, CloseReason, ConnectionId, Cut, Drain, EventKind, Expected, Frame, Input, Machine, NewEvent, Output, Paced,
+    Pacing, Page, Refused, RejectReason, Seq, Spread, StoredEvent, StreamRules,
 };
 
 use crate::kit::dice::Dice;
@@ -98,7 +98,7 @@ impl World {
         let pacing = Pacing {
             coalesce_ms: dice.below(3) * 5,
             first_comment_ms: dice.below(3) * 10,
-            max_connection_ms: if dice.one_in(6) { 200 } else { 0 },
+            max_connection_ms: [0, 0, AUTO, AUTO, AUTO, 200][dice.place(6)],
             max_connection_bytes: if dice.one_in(6) { 24 } else { 0 },
             max_unconfirmed: 6,
             max_batch: 1 + usize::try_from(dice.below(4)).unwrap(),
@@ -212,12 +212,18 @@ impl World {
         conn.awake = true;
     }
 
-    fn open(&mut self) {
-        let id = self.conn(None);
+    fn spread(&mut self) -> Spread {
         let jitter = u16::try_from(self.dice.below(1 << 16)).unwrap();
         let floor_ms = if self.dice.one_in(4) { 60_000 } else { 0 };
+        let (age_ms, silent_ms) = if self.dice.one_in(4) { (150, 250) } else { (0, 0) };
+        Spread { jitter, floor_ms, expected: Expected { age_ms, silent_ms } }
+    }
+
+    fn open(&mut self) {
+        let id = self.conn(None);
+        let spread = self.spread();
         self.take_over(id);
-        self.give(Input::Open { conn: id, spread: Spread { jitter, floor_ms } }).unwrap();
+        self.give(Input::Open { conn: id, spread }).unwrap();
     }
 
     fn resume(&mut self) {
@@ -238,9 +244,8 @@ impl World {
         let visit = u32::try_from(self.dice.below(4)).unwrap();
         let id = self.conn(Some((after, visit, forged)));
         let tag = Some(if forged { 7 } else { tag(after) });
-        let jitter = u16::try_from(self.dice.below(1 << 16)).unwrap();
-        let floor_ms = if self.dice.one_in(4) { 60_000 } else { 0 };
-        self.give(Input::Resume { conn: id, after, visit, tag, spread: Spread { jitter, floor_ms } }).unwrap();
+        let spread = self.spread();
+        self.give(Input::Resume { conn: id, after, visit, tag, spread }).unwrap();
     }
 
     fn publish(&mut self) {
@@ -469,6 +474,9 @@ impl World {
             Output::Load { conn, after, up_to } => {
                 assert!(after <= up_to && up_to <= self.confirmed, "I1: only what the store confirmed is read");
                 self.loads.push((conn, after, up_to));
+            }
+            Output::Cut(Cut { at, age_ms, silent_ms }) => {
+                assert!(silent_ms <= age_ms && age_ms <= at.0 && at.0 <= self.now);
             }
             Output::Accept { conn } => {
                 assert_eq!(self.conns[&conn].life, Life::Arriving);

@@ -92,8 +92,8 @@ async def write_connection(
     the log. The engine cannot close a connection whose reader is behind; one that takes nothing for as long as a
     connection may last is left (I11).
     """
-    if runtime.max_connection_s is not None:
-        send = _impatient(send, runtime.max_connection_s)
+    if runtime.patience_s is not None:
+        send = _impatient(send, runtime.patience_s)
     key = connection.key
     waiters = here.waiters
     started = False

@@ -160,6 +160,8 @@ async def running(manager: Any, stock: AbstractAsyncContextManager[None]) -> Asy
             if calls := calls_of(manager):
                 with anyio.CancelScope(shield=True):
                     await asyncio.gather(*(call.close() for call in list(calls)))
+    for runtime in _runtime.runtimes():
+        runtime.tell_drained()
 
 
 def _sdk_run(stock: Any) -> Any:

@@ -3,6 +3,7 @@
 pub(crate) mod answers;
 pub(crate) mod conn;
 pub(crate) mod connection;
+pub(crate) mod cuts;
 pub(crate) mod gathering;
 pub(crate) mod opening;
 pub(crate) mod phases;

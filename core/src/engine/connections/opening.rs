@@ -40,7 +40,7 @@ impl SessionHandle {
             let nonce = self.cell.shared.nonce();
             let id = change.connect(Conn::open(nonce, Origin::Unnamed, wake, key), None);
             let Change { state, now, steps, .. } = change;
-            let reader = Some((id, self.cell.shared.spread()));
+            let reader = Some((id, self.cell.spread(*now)));
             let opened = state.session.open_requests(*now, nonce, call, reader, steps);
             if let Err(duplicate) = opened {
                 change.disconnect(id, false);

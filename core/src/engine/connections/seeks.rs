@@ -140,7 +140,7 @@ impl Change<'_> {
 
     /// Begins a connection without a cursor on a stream that has been there before.
     pub(crate) fn open_stream(&mut self, nonce: StreamNonce, conn: ConnectionId) {
-        let spread = self.cell.shared.spread();
+        let spread = self.cell.spread(self.now);
         self.input(nonce, Input::Open { conn, spread });
         let is_reader = |stream: &Stream| stream.machine.connection() == Some(conn);
         if self.state.session.stream(nonce).is_some_and(is_reader) {
@@ -186,7 +186,7 @@ impl Change<'_> {
             self.answer(conn, AnswerHead::EVENT_STREAM, Vec::new());
             return self.open_stream(nonce, conn);
         }
-        let spread = self.cell.shared.spread();
+        let spread = self.cell.spread(self.now);
         self.input(nonce, Input::Resume { conn, after, visit, tag, spread });
     }
 

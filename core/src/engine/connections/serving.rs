@@ -62,6 +62,7 @@ impl Change<'_> {
         let conn = self.state.conns.get_mut(&id)?;
         conn.awake = true;
         conn.page_bytes = max_bytes;
+        self.has_lived(id);
         self.read_on(id);
         self.gather(id);
         let nonce = self.state.conns.get(&id)?.nonce;

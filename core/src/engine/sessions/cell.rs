@@ -21,7 +21,7 @@ use crate::session::Session;
 use crate::store::{
     Attached, Complete, Epoch, Operation, Owner, SessionId, SessionRecord, StoreError, StreamKey, Ticket, session_name,
 };
-use crate::stream::ConnectionId;
+use crate::stream::{ConnectionId, Cuts};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 
@@ -130,6 +130,8 @@ pub(crate) struct Cell {
     pub(crate) number: u64,
     pub(crate) dialect: &'static Dialect,
     pub(crate) me: Weak<Self>,
+    /// What cuts the connections of its server, if that is to be learned.
+    pub(crate) cuts: Option<Arc<Mutex<Cuts>>>,
     pub(crate) wake: (Arc<dyn Wake>, u64),
     /// This engine must not drop the logs: the session lives elsewhere, or its logs stay in the store.
     pub(crate) keeps_logs: AtomicBool,
@@ -176,6 +178,7 @@ impl Cell {
         let session = Session::new(now, shared.options.pacing);
         let epoch = Epoch { number: 1, salt: shared.salt() };
         let number = shared.number();
+        let cuts = shared.cuts_of(&server);
         let limits = shared.options.limits;
         let turns = Turns::new(limits.max_events_per_stream, limits.max_bytes_per_stream);
         Arc::new_cyclic(|me| Self {
@@ -186,6 +189,7 @@ impl Cell {
             number,
             dialect,
             me: me.clone(),
+            cuts,
             wake,
             keeps_logs: AtomicBool::new(false),
             elsewhere: AtomicBool::new(false),

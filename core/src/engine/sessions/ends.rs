@@ -26,6 +26,7 @@ impl Cell {
     pub(crate) fn drain(&self, drain: Drain) {
         self.change(|change| {
             if !change.state.session.is_draining() {
+                self.shared.drained.begin(change.now, change.state.session.in_flight());
                 let within_ms = self.shared.options.drain_within_ms.saturating_sub(LAST_ERRORS_MS);
                 change.state.timers.set(Reason::Drain, change.now + within_ms);
             }
@@ -99,6 +100,7 @@ impl Cell {
     pub(crate) fn end_handed_over(&self) {
         tracing::debug!(target: "tailrope", session = %self.name, "session left to other processes");
         Counters::add(&self.shared.counters.sessions_handed_over, 1);
+        self.shared.drained.add(|tally| tally.handed_over += 1);
         lock(&self.shared.ended).extend(self.me.upgrade());
         self.end();
     }
@@ -114,27 +116,34 @@ impl Cell {
 
     /// Ends the session with the process.
     pub(crate) fn leave(&self) {
-        self.end_here(|_| true);
+        self.end_here(|_| true, |_| SynthesizedEnd::Stopped);
     }
 
     /// Ends the session for its host. In a drain, and if another process has the session, its logs stay: its client
     /// comes back for what is stored.
     pub(crate) fn end(&self) {
-        self.end_here(|state| state.session.is_draining() || state.is_fenced);
+        self.end_here(
+            |state| state.session.is_draining() || state.is_fenced,
+            |state| match state.session.is_draining() && !state.is_fenced {
+                true => SynthesizedEnd::Stopped,
+                false => SynthesizedEnd::SessionEnded,
+            },
+        );
     }
 
     /// Ends the session because its client asks for it. Even in a drain, it goes on nowhere.
     pub(crate) fn delete(&self) {
-        self.end_here(|state| state.is_fenced);
+        self.end_here(|state| state.is_fenced, |_| SynthesizedEnd::SessionEnded);
     }
 
-    /// Ends the session here. `goes_on` says whether the session goes on elsewhere for its client. If it has ended
-    /// already, nothing is done.
-    fn end_here(&self, goes_on: impl FnOnce(&State) -> bool) {
+    /// Ends the session here. `goes_on` says whether the session goes on elsewhere for its client, `end_of` what its calls are
+    /// told. If it has ended already, nothing is done.
+    fn end_here(&self, goes_on: impl FnOnce(&State) -> bool, end_of: impl FnOnce(&State) -> SynthesizedEnd) {
         if self.is_forked() {
             return;
         }
         let mut unborn = HashSet::new();
+        let mut end = SynthesizedEnd::SessionEnded;
         let ended = self.change(|change| {
             let ended = !change.state.session.has_ended();
             if ended {
@@ -143,7 +152,11 @@ impl Cell {
                 }
                 let streams = change.state.session.streams();
                 unborn.extend(streams.filter(|(_, stream)| stream.machine.stored().is_none()).map(|(nonce, _)| *nonce));
-                change.state.session.end(change.now, SynthesizedEnd::SessionEnded, &mut change.steps);
+                end = end_of(change.state);
+                if end == SynthesizedEnd::Stopped {
+                    self.shared.drained.add(|tally| tally.ended += change.state.session.in_flight());
+                }
+                change.state.session.end(change.now, end, &mut change.steps);
                 change.end_building();
                 change.end_inbox();
                 change.end_relays();
@@ -165,7 +178,7 @@ impl Cell {
                 let is_array = matches!(phase, Some(Phase::Json(join)) if join.is_array());
                 if is_array {
                     // The answers to other requests of the batch are not lost.
-                    let body = end_payload(&id, SynthesizedEnd::SessionEnded);
+                    let body = end_payload(&id, end);
                     change.answer_json(&id, AnswerHead::JSON, body.to_vec());
                 } else {
                     let refusal = self.dialect.wording.session_ended_meanwhile();
@@ -178,7 +191,7 @@ impl Cell {
             let mut open: Vec<ConnectionId> = change.state.conns.keys().copied().collect();
             open.sort_unstable();
             for id in open {
-                change.send_last(id, &unborn);
+                change.send_last(id, &unborn, end);
             }
             // Nobody waits any more for what was asked of the store, even for the last bytes.
             self.renounce(change.state);
@@ -224,7 +237,7 @@ impl Change<'_> {
 
     /// Gives a connection its last bytes. `unborn` are the streams that had no log when the session ended: none of
     /// their ids has left.
-    fn send_last(&mut self, id: ConnectionId, unborn: &HashSet<StreamNonce>) {
+    fn send_last(&mut self, id: ConnectionId, unborn: &HashSet<StreamNonce>, end: SynthesizedEnd) {
         let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst);
         // A client that can come back gets the end elsewhere, after what is stored before it.
         let comes_back = is_kept && self.state.session.rules().early_close;
@@ -255,7 +268,7 @@ impl Change<'_> {
                 stream.machine.tail().cloned()
             } else {
                 // A response that the store has not taken would be lost with the connection.
-                stream.last_end(SynthesizedEnd::SessionEnded)
+                stream.last_end(end)
             }
         });
         if conn.head.is_none() {
@@ -271,8 +284,11 @@ impl Change<'_> {
 
     /// Calls whose clients cannot be told to come back have run on so far.
     pub(crate) fn end_drain(&mut self) {
+        let running = self.state.session.in_flight();
         self.state.session.end_drain(self.now, &mut self.steps);
         self.end_json(SynthesizedEnd::Draining);
+        let ended = running - self.state.session.in_flight();
+        self.cell.shared.drained.add(|tally| tally.ended += ended);
     }
 
     /// Every call that waits for an answer in JSON gets this end.

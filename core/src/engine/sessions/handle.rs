@@ -350,7 +350,7 @@ impl SessionHandle {
     /// does so with all sessions.
     pub fn drain(&self) {
         if !self.cell.is_forked() {
-            self.cell.drain(self.cell.shared.options.drain(None, None));
+            self.cell.drain(self.cell.shared.drain_of(None, None));
         }
     }
 

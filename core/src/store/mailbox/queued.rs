@@ -45,6 +45,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// See [`EventStore::has_company`].
+    fn has_company(&self) -> bool {
+        false
+    }
+
     /// See [`EventStore::namespace`].
     fn namespace(&self) -> &str {
         ""
@@ -83,6 +88,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn is_cut_off(&self) -> bool {
         (**self).is_cut_off()
+    }
+
+    fn has_company(&self) -> bool {
+        (**self).has_company()
     }
 
     fn namespace(&self) -> &str {
@@ -209,6 +218,10 @@ impl<B: Backend> EventStore for Queued<B> {
 
     fn is_cut_off(&self) -> bool {
         self.call(false, B::is_cut_off)
+    }
+
+    fn has_company(&self) -> bool {
+        self.call(false, B::has_company)
     }
 
     fn namespace(&self) -> &str {

@@ -2,6 +2,7 @@
 
 use super::{Arrival, KeptPaced, Machine, StreamRules, next_visit, wake};
 use crate::Ms;
+use crate::stream::cuts::Cut;
 use crate::stream::event::Seq;
 use crate::stream::io::{CloseReason, ConnectionId, Drain, Frame, Output, Outputs, Refused, RejectReason, Spread};
 use crate::stream::link::{CloseAt, Link};
@@ -112,6 +113,7 @@ impl Machine {
             _ => {}
         }
         self.supersede_arrivals(older, out);
+        self.tell_cut(out);
         out.push(Output::Accept { conn: arrival.conn });
         self.take_over(now, link, out);
     }
@@ -146,6 +148,7 @@ impl Machine {
     /// A client that is still there comes back, and is the newest then.
     pub(super) fn taken(&mut self, out: &mut dyn Outputs) {
         self.is_read_elsewhere = true;
+        self.tell_cut(out);
         for old in [self.link.take(), self.parked.take()].into_iter().flatten() {
             out.push(Output::Close { conn: old.conn, why: CloseReason::Superseded });
         }
@@ -265,21 +268,32 @@ impl Machine {
 
     pub(super) fn drain(&mut self, drain: Drain, out: &mut dyn Outputs) {
         self.draining = Some(drain);
-        self.retry_ms = self.retry_ms.max(drain.retry_ms);
+        // What was asked of this stream alone holds longer.
+        self.retry_ms = drain.retry_ms.max(self.paced.retry_ms.unwrap_or_default());
         if self.may_drain() {
             self.close_at_published(CloseReason::Drain, out);
         }
     }
 
-    pub(super) fn lost(&mut self, conn: ConnectionId, out: &mut dyn Outputs) {
+    pub(super) fn lost(&mut self, now: Ms, conn: ConnectionId, out: &mut dyn Outputs) {
         self.arriving.retain(|arrival| arrival.conn != conn);
         if self.parked.as_ref().is_some_and(|link| link.conn == conn) {
             self.parked = None;
         }
-        if self.connection() == Some(conn) {
+        if let Some(link) = self.link.as_ref().filter(|link| link.conn == conn) {
+            let (age_ms, silent_ms) = (now.since(link.came), now.since(link.last_write));
+            // One that is to be closed anyway is not cut.
+            self.cut = (link.opened && link.close.is_none()).then_some(Cut { at: now, age_ms, silent_ms });
             self.promote(out);
         }
         self.forget_if_done(out);
+    }
+
+    /// The client has come back: so it was not the one that ended its last connection.
+    fn tell_cut(&mut self, out: &mut dyn Outputs) {
+        if let Some(cut) = self.cut.take() {
+            out.push(Output::Cut(cut));
+        }
     }
 
     pub(super) fn end_link(&mut self, why: CloseReason, out: &mut dyn Outputs) {

@@ -30,7 +30,7 @@ impl Machine {
         }
         if link.comment_due.is_some_and(|due| due <= now) {
             // The next one is a keep-alive.
-            link.last_write = now;
+            link.wrote(now);
             link.comment_due = Some(link.keep_alive_due(&self.pacing));
             out.push(Output::Send { conn: link.conn, frame: Frame::KeepAlive });
         }
@@ -101,7 +101,7 @@ impl Machine {
             return;
         }
         link.opened = true;
-        link.last_write = now;
+        link.wrote(now);
         let conn = link.conn;
         let frame = if self.rules.priming {
             let (seq, visit, tag) = link.primed;
@@ -209,7 +209,7 @@ impl Machine {
             // Nothing is left of what was asked for. Waiting for it would never end.
             out.push(Output::Send { conn, frame: Frame::Gap { first: link.sent + 1, count: asked - link.sent } });
             (link.sent, link.tag) = (asked, None);
-            link.last_write = now;
+            link.wrote(now);
         }
         // A position that retention took is announced where it is missing (I8).
         while !events.is_empty() {
@@ -221,7 +221,7 @@ impl Machine {
             let rest = events.split_off(run);
             let last = &events[run - 1];
             (link.sent, link.tag) = (last.seq, Some(last.tag));
-            link.last_write = now;
+            link.wrote(now);
             self.handed = self.handed.max((last.seq, last.tag));
             link.bytes += events.iter().map(|event| event.frame.len() as u64).sum::<u64>();
             out.push(Output::Send { conn, frame: Frame::Events(std::mem::replace(&mut events, rest)) });

@@ -129,8 +129,11 @@ async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
         })
     };
     // As docs/start/rmcp.md has it: rmcp's service writes its answers itself.
-    let patience_ms =
-        engine.as_ref().filter(|_| flavor == "rmcp").map_or(0, |engine| engine.options().pacing.max_connection_ms);
+    let patience_ms = engine
+        .as_ref()
+        .filter(|_| flavor == "rmcp")
+        .and_then(|engine| engine.options().patience_ms())
+        .unwrap_or_default();
     let ctl = Arc::new(Ctl { lab, engine, serving: serving.clone() });
     let app = mcp.layer(counted).route("/ctl/{*path}", any(ctl::answer).with_state(ctl));
     if flavor == "tower-front" {

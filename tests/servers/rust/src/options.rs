@@ -82,7 +82,8 @@ impl Options {
         }
         for (name, value) in &self.engine {
             if let Some(option) = NUMBER_OPTIONS.iter().find(|option| option.name == name) {
-                let number = option.check(value.as_u64()).map_err(|why| format!("{name} {why}"))?;
+                let text = || value.as_str().and_then(|text| option.of_text(text));
+                let number = option.check(value.as_u64().or_else(text)).map_err(|why| format!("{name} {why}"))?;
                 option.set(&mut engine, number);
                 if option.is_of_store {
                     option.set_of_store(&mut store, number);
