@@ -464,6 +464,10 @@ impl EventStore for SealedStore {
         self.inner.is_cut_off()
     }
 
+    fn away_ms(&self) -> Option<u64> {
+        self.inner.away_ms()
+    }
+
     fn namespace(&self) -> &str {
         self.inner.namespace()
     }

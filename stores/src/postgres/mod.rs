@@ -188,6 +188,10 @@ impl Backend for Postgres {
         self.0.pulse.is_cut_off()
     }
 
+    fn silent_ms(&self) -> Option<u64> {
+        self.0.pulse.silent_ms()
+    }
+
     fn namespace(&self) -> &str {
         &self.0.namespace
     }

@@ -73,6 +73,10 @@ impl Backend for Redis {
         self.pulse.is_cut_off()
     }
 
+    fn silent_ms(&self) -> Option<u64> {
+        self.pulse.silent_ms()
+    }
+
     fn namespace(&self) -> &str {
         &self.namespace
     }

@@ -45,6 +45,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// For how many milliseconds the store has answered no sign of life, where that is longer than it takes.
+    fn silent_ms(&self) -> Option<u64> {
+        None
+    }
+
     /// See [`EventStore::namespace`].
     fn namespace(&self) -> &str {
         ""
@@ -83,6 +88,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn is_cut_off(&self) -> bool {
         (**self).is_cut_off()
+    }
+
+    fn silent_ms(&self) -> Option<u64> {
+        (**self).silent_ms()
     }
 
     fn namespace(&self) -> &str {
@@ -209,6 +218,10 @@ impl<B: Backend> EventStore for Queued<B> {
 
     fn is_cut_off(&self) -> bool {
         self.call(false, B::is_cut_off)
+    }
+
+    fn away_ms(&self) -> Option<u64> {
+        self.mailbox.reach.away_ms().max(self.call(None, B::silent_ms))
     }
 
     fn namespace(&self) -> &str {
