@@ -184,7 +184,9 @@ class Runtime:
         check_store(store)
         options = dict(options)
         self.principal: Callable[[Request], str | None] | None = checked_principal(options.pop("principal", None))
-        self.log_user: Callable[[Request], str | None] | None = checked_principal(options.pop("log_user", None), "log_user")
+        self.log_user: Callable[[Request], str | None] | None = checked_principal(
+            options.pop("log_user", None), "log_user"
+        )
         check_log_calls(options.get("log_calls", False))
         self.server_name = checked_name(options.pop("server_name", None))
         self.relayed_headers = checked_list("relayed_headers", "headers", options.pop("relayed_headers", ()))

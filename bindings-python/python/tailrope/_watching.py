@@ -85,8 +85,8 @@ def health() -> Health:
 
 
 class _Readyz:
-    """An ASGI app for load balancers: status 200 while this process serves, 503 while requests should go elsewhere, with
-    `health()` as JSON. Mount it, give it to a `Route`, or return it from a custom route."""
+    """An ASGI app for load balancers: status 200 while this process serves, 503 while requests should go elsewhere,
+    with `health()` as JSON. Mount it, give it to a `Route`, or return it from a custom route."""
 
     async def __call__(
         self,

@@ -68,7 +68,9 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         session = await _look_up(runtime, here, session_id, scope, who)
     except TailropeError as error:
         logger.warning("a session cannot be looked up: %s", error)
-        await write_refusal(send, runtime.engine.refusal(_sdk.MAJOR, "session_not_told", ""), session_id.encode("ascii"))
+        await write_refusal(
+            send, runtime.engine.refusal(_sdk.MAJOR, "session_not_told", ""), session_id.encode("ascii")
+        )
         return True
     if session is None:
         return False
@@ -129,7 +131,9 @@ async def _open(
 ) -> Connection | None:
     """Opens the connection that a transport of the session would; None when the request is refused, and answered."""
     server = _server.of_scope(runtime, scope)
-    opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response, server, *who, log_user(scope, runtime))
+    opened: Any = session.admit(
+        "GET", scope["headers"], b"", manager.json_response, server, *who, log_user(scope, runtime)
+    )
     if not isinstance(opened, Refusal):
         opened = session.open(opened, here.waiters, False)
     return await _opened(opened, scope, send)
@@ -159,7 +163,9 @@ async def _relay(
             # It left in the middle of its own message (F-22).
             return
         server = _server.of_scope(runtime, scope)
-        opened: Any = session.admit(method, scope["headers"], body, manager.json_response, server, *who, log_user(scope, runtime))
+        opened: Any = session.admit(
+            method, scope["headers"], body, manager.json_response, server, *who, log_user(scope, runtime)
+        )
         if not isinstance(opened, Refusal):
             _adopting.offer(runtime, manager, session, here, scope)
             opened = _unparsable(runtime, body) or session.relay(
