@@ -269,8 +269,8 @@ export class Runtime {
   }
 
   /** A drain of it is over, and another one has taken its place. */
-  get isRetired(): boolean {
-    return this.#isRetired;
+  get isReplaced(): boolean {
+    return this.#next !== undefined;
   }
 
   /** The engine of what is made from now on. A drain is for what was there: its engine drains for ever. */
@@ -433,6 +433,11 @@ function forgetCollected(references: Set<WeakRef<object>>): void {
 export function sharedRuntime(): Runtime {
   state.shared = state.shared?.current ?? new Runtime(state.options);
   return state.shared;
+}
+
+/** The same, also if it is drained: for what is only counted. */
+export function countingRuntime(): Runtime {
+  return state.shared ?? sharedRuntime();
 }
 
 /** The engine whose events a user's own store holds. */

@@ -2,7 +2,7 @@
 import type { ServerResponse } from 'node:http';
 
 import { Engine, type Store as NativeStore } from './native.mjs';
-import { living, sharedRuntime } from './runtime.mjs';
+import { countingRuntime, living } from './runtime.mjs';
 
 /** How well something is. What is `degraded` serves; what is `unavailable` refuses. */
 export type Condition = 'ok' | 'degraded' | 'unavailable';
@@ -39,7 +39,7 @@ function acrossOf(name: string): string | undefined {
 export function stats(): Record<string, number> {
   const total: Record<string, number> = {};
   const counted = new Set<NativeStore>();
-  sharedRuntime();
+  countingRuntime();
   for (const { store, engine } of living()) {
     const isCounted = store !== undefined && counted.has(store);
     for (const [name, value] of Object.entries(engine.stats())) {
@@ -61,7 +61,7 @@ export function stats(): Record<string, number> {
 }
 
 function told(): string {
-  return Engine.healthJson([...living()].filter(({ isRetired }) => !isRetired).map(({ engine }) => engine.health()));
+  return Engine.healthJson([...living()].filter(({ isReplaced }) => !isReplaced).map(({ engine }) => engine.health()));
 }
 
 /** Whether this thread can serve: the event store, a drain, and what waits for the store. Asks nobody, so it returns at once. */

@@ -15,6 +15,13 @@ const SECRET = 'what only the payload says';
 const TOKEN = 'a-token-that-is-no-name';
 const HEADERS = { authorization: `Bearer ${TOKEN}`, 'x-user': 'alice' };
 
+configure({
+  logCalls: true,
+  logUser: ({ headers }) => headers['x-log-user'],
+  maxRequestsPerSession: 1,
+  principal: ({ headers }) => headers['x-user'],
+});
+
 const lines = [];
 setLog((level, line, fields) => lines.push({ level, line, fields }), 'info');
 const calls = () => lines.filter(({ fields }) => fields.outcome !== undefined);
@@ -36,12 +43,6 @@ function build() {
 
 async function serving(t) {
   lines.length = 0;
-  configure({
-    logCalls: true,
-    logUser: ({ headers }) => headers['x-log-user'],
-    maxRequestsPerSession: 1,
-    principal: ({ headers }) => headers['x-user'],
-  });
   const router = createSessionRouter(build, {});
   const server = http.createServer((req, res) => (req.url === '/readyz' ? readyz(req, res) : router.node(req, res)));
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -145,6 +146,9 @@ test('health is an object, and an answer for load balancers', ours, async (t) =>
   const answer = readyz(new Request(url));
   assert.deepEqual([answer.status, (await answer.json()).drain], [503, { status: 'unavailable', draining: true }]);
   await draining;
+  stats();
+  assert.equal(health().status, 'unavailable', 'nothing has begun since');
+  await openSession(await serving(t), { headers: HEADERS });
   assert.equal(health().status, 'ok', 'what begins after a drain is not drained');
 });
 
