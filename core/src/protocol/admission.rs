@@ -153,6 +153,7 @@ impl Dialect {
 
 /// What an admitted request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "it lives as long as its request, which an allocation would make slower")]
 pub enum Operation {
     /// Take these messages.
     Post(Body),

@@ -35,6 +35,7 @@ pub const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
 
 /// What a body holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "it lives as long as its request, which an allocation would make slower")]
 pub enum Body {
     /// One message.
     Single(Envelope),

@@ -140,7 +140,7 @@ impl Requester<'_> {
     /// gives a credential of the request.
     pub fn log_name(&self) -> Option<Box<str>> {
         let given = |name: &&str| !name.is_empty();
-        let name = self.log_user.filter(given).or(self.named.filter(given))?;
+        let name = self.log_user.filter(given).or_else(|| self.named.filter(given))?;
         let secrets = Secrets::of(self.credentials.iter().copied(), self.user_json);
         let end = name.char_indices().nth(MAX_LOG_NAME).map_or(name.len(), |(end, _)| end);
         (!secrets.are_in(name)).then(|| name[..end].into())
