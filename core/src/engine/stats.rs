@@ -116,7 +116,7 @@ macro_rules! counters {
             ///     println!("# HELP tailrope_{name} {}\n# TYPE tailrope_{name} {kind}\ntailrope_{name} {value}", counter.about);
             /// }
             /// ```
-            pub fn entries(&self) -> impl Iterator<Item = (&'static Counter, u64)> {
+            pub fn entries(&self) -> impl Iterator<Item = (&'static Counter, u64)> + use<> {
                 COUNTERS.iter().zip([$(self.$now,)* $(self.$name,)*])
             }
         }
