@@ -13,6 +13,7 @@ pub(crate) type JsBody<'a> = Either<String, &'a [u8]>;
 #[napi(object, object_to_js = false)]
 pub struct Requester {
     pub named: Option<String>,
+    pub log_user: Option<String>,
     pub user_json: Option<String>,
     pub credentials: Vec<String>,
 }
@@ -20,11 +21,12 @@ pub struct Requester {
 impl Requester {
     /// What `with` makes of it, as the core has it.
     pub(crate) fn read<T>(requester: Option<&Self>, with: impl FnOnce(exchange::Requester<'_>) -> T) -> T {
-        let Some(Self { named, user_json, credentials }) = requester else {
+        let Some(Self { named, log_user, user_json, credentials }) = requester else {
             return with(exchange::Requester::default());
         };
         let pairs: Vec<(&str, &str)> = credentials.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1])).collect();
-        with(exchange::Requester { named: named.as_deref(), user_json: user_json.as_deref(), credentials: &pairs })
+        let (named, log_user, user_json) = (named.as_deref(), log_user.as_deref(), user_json.as_deref());
+        with(exchange::Requester { named, user_json, log_user, credentials: &pairs })
     }
 
     pub(crate) fn principal(requester: Option<&Self>, engine: &Engine) -> Result<Option<Principal>, Unidentified> {
@@ -109,22 +111,13 @@ impl Admission {
 /// The answer to a request that may not.
 #[napi]
 pub struct Refusal {
-    status: u16,
+    pub(crate) of: protocol::Refusal,
     body: String,
-    allow: Option<&'static str>,
-    message: String,
-    retry_after_s: Option<u32>,
 }
 
 impl Refusal {
     pub(crate) fn new(refusal: &protocol::Refusal, dialect: &Dialect) -> Self {
-        Self {
-            status: refusal.status,
-            body: String::from_utf8_lossy(&refusal.body(dialect)).into_owned(),
-            allow: refusal.allow,
-            message: refusal.message.clone(),
-            retry_after_s: refusal.retry_after_s(),
-        }
+        Self { of: refusal.clone(), body: String::from_utf8_lossy(&refusal.body(dialect)).into_owned() }
     }
 }
 
@@ -132,7 +125,7 @@ impl Refusal {
 impl Refusal {
     #[napi(getter)]
     pub fn status(&self) -> u16 {
-        self.status
+        self.of.status
     }
 
     /// The body, as `application/json`.
@@ -143,17 +136,17 @@ impl Refusal {
 
     #[napi(getter)]
     pub fn allow(&self) -> Option<&'static str> {
-        self.allow
+        self.of.allow
     }
 
     #[napi(getter)]
     pub fn message(&self) -> &str {
-        &self.message
+        &self.of.message
     }
 
     /// The value of `Retry-After`, where the answer has it.
     #[napi(getter)]
     pub fn retry_after_s(&self) -> Option<u32> {
-        self.retry_after_s
+        self.of.retry_after_s()
     }
 }

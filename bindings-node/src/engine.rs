@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use napi::bindgen_prelude::{Either, Either3, Env, FnArgs, Function, Object};
+use napi::bindgen_prelude::{Either, Either4, Env, Function, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{
-    self, AUTO_WORD, CallOptions, EngineError, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS,
-    SynthesizedEnd, end_payload,
+    self, AUTO_WORD, COUNTERS, CallOptions, EngineError, Health, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_FLAGS,
+    PACE_OPTIONS, SynthesizedEnd, end_payload,
 };
 use tailrope_core::exchange::{self, Allowed, Fault, IDENTITY_HEADERS, Member};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
@@ -21,12 +21,22 @@ use crate::convert::{
     to_js_error,
 };
 use crate::hook_log::HookLog;
-use crate::log::Sink;
+use crate::log::{LogArgs, Sink};
 use crate::look_up::LookUp;
 use crate::session::{Session, Travelling};
 use crate::store::{Store, flush};
 use crate::tasks::{self, Announced, DIALECT, Routed, TaskCall, TaskQuery, TaskRequest, TaskSubscription};
 use crate::waiters::Waiters;
+
+/// What an engine knows of its health: see the core's `Health`.
+#[napi(object)]
+pub struct HealthParts {
+    pub store_away_ms: Option<f64>,
+    pub is_refusing: bool,
+    pub is_draining: bool,
+    pub waiting_bytes: f64,
+    pub is_behind: bool,
+}
 
 /// An engine with its event store.
 #[napi]
@@ -41,33 +51,37 @@ impl Engine {
     /// that are not negative, `onStoreFailure`, and `pace`; unknown names throw.
     ///
     /// The events go to `store`, whose bounds are its own; without one to a store of the host: see
-    /// `Session.takeOperations`. `resolve` is called with woken keys, `log` with a level and a line, and
+    /// `Session.takeOperations`. `resolve` is called with woken keys, `log` with a level, a line and its fields, and
     /// `signal` when `flush` has to be called.
     #[napi(constructor)]
     pub fn new(
         env: &Env,
         store: Option<&Store>,
-        options: HashMap<String, Either3<f64, String, PacesByName>>,
+        options: HashMap<String, Either4<f64, String, PacesByName, bool>>,
         resolve: Function<'_, Vec<u32>, ()>,
-        log: Function<'_, FnArgs<(String, String)>, ()>,
+        log: Function<'_, LogArgs, ()>,
         signal: Function<'_, (), ()>,
     ) -> Result<Self> {
         let mut chosen = Options::default();
         for (name, value) in options {
             let value = match value {
-                Either3::A(number) => Either::A(number),
-                Either3::C(by_name) if name == "pace" => {
+                Either4::A(number) => Either::A(number),
+                Either4::D(is_every) if name == "logCalls" => {
+                    chosen.log_calls = is_every;
+                    continue;
+                }
+                Either4::C(by_name) if name == "pace" => {
                     chosen.paces = paces(by_name)?;
                     continue;
                 }
-                Either3::B(policy) if name == "onStoreFailure" => {
+                Either4::B(policy) if name == "onStoreFailure" => {
                     let policy = OnStoreFailure::parse(&policy);
                     let wrong = || invalid("onStoreFailure must be 'raise' or 'drop_progress'".to_owned());
                     chosen.on_store_failure = policy.ok_or_else(wrong)?;
                     continue;
                 }
-                Either3::B(text) => Either::B(text),
-                Either3::C(_) => Either::A(f64::NAN),
+                Either4::B(text) => Either::B(text),
+                Either4::C(_) | Either4::D(_) => Either::A(f64::NAN),
             };
             let (option, number) = number_option(&name, &value)?;
             if store.is_some() && option.is_of_store {
@@ -131,7 +145,7 @@ impl Engine {
     ) -> Result<Either<Admission, Refusal>> {
         let dialect = dialect(sdk_major)?;
         let versions: Vec<&str> = versions.iter().map(String::as_str).collect();
-        let context = Context { session_id: "", json_response, paced: false };
+        let context = Context { session_id: "", json_response };
         let body = body_bytes(&body);
         if Requester::principal(requester.as_ref(), &self.engine).is_err() {
             self.waiters.flush(env);
@@ -209,7 +223,7 @@ impl Engine {
             return Ok(None);
         };
         let served: Vec<&str> = versions.iter().map(String::as_str).collect();
-        let context = Context { session_id: &id, json_response: false, paced: false };
+        let context = Context { session_id: &id, json_response: false };
         // A reader that is going to be refused takes the stream from nobody.
         let last_event_id = match admit_with_versions(&head_of(&head), b"", &context, dialect, &served) {
             Ok(Operation::Resume(last_event_id)) => Some(last_event_id),
@@ -482,8 +496,8 @@ impl Engine {
     #[napi]
     pub fn stats<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
         let mut counts = Object::new(env).map_err(internal)?;
-        for (name, value) in self.engine.stats().entries() {
-            counts.set(camel_case(name), number(value)).map_err(internal)?;
+        for (counter, value) in self.engine.stats().entries() {
+            counts.set(camel_case(counter.name), number(value)).map_err(internal)?;
         }
         Ok(counts)
     }
@@ -492,6 +506,40 @@ impl Engine {
     #[napi]
     pub fn patience_ms(&self) -> Option<f64> {
         self.engine.options().patience_ms().map(number)
+    }
+
+    /// What is counted: the names in their order, each followed by what several engines have together.
+    #[napi]
+    pub fn counters() -> Vec<String> {
+        COUNTERS.iter().flat_map(|counter| [camel_case(counter.name), counter.across.as_str().to_owned()]).collect()
+    }
+
+    /// Whether the engine can serve: for `healthJson`.
+    #[napi]
+    pub fn health(&self) -> HealthParts {
+        let Health { store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind } = self.engine.health();
+        let (store_away_ms, waiting_bytes) = (store_away_ms.map(number), number(waiting_bytes));
+        HealthParts { store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind }
+    }
+
+    /// What a load balancer is told, as JSON, of the engines of the thread. Its status is 503 if it is `unavailable`.
+    #[napi]
+    pub fn health_json(engines: Vec<HealthParts>) -> String {
+        let whole = |number: f64| number as u64;
+        let of_one = |of: HealthParts| Health {
+            store_away_ms: of.store_away_ms.map(whole),
+            is_refusing: of.is_refusing,
+            is_draining: of.is_draining,
+            waiting_bytes: whole(of.waiting_bytes),
+            is_behind: of.is_behind,
+        };
+        Health::of_all(engines.into_iter().map(of_one)).to_json()
+    }
+
+    /// A request is answered with this refusal: it is counted, once.
+    #[napi]
+    pub fn refused(&self, refusal: &Refusal) {
+        self.engine.refused(&refusal.of);
     }
 
     /// The options in force, by name.

@@ -6,21 +6,21 @@
 //! first engine that is woken from there, as far as its thread wants them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use napi::bindgen_prelude::{Env, FnArgs, Function, FunctionRef};
-use tailrope_core::log_lines::{LineSink, send_lines};
+use napi::bindgen_prelude::{Either3, Env, FnArgs, Function, FunctionRef};
+use tailrope_core::log_lines::{FieldValue, Line, LineSink, send_lines};
 use tracing::Level;
 
-use crate::convert::{Result, internal, invalid, spelled};
+use crate::convert::{Result, camel_case, internal, invalid, spelled};
 
 /// Lines that may wait. Older ones go first.
 const MAX_LINES: usize = 1_000;
 
 /// Lines with their levels.
-type Queue = VecDeque<(Level, String)>;
+type Queue = VecDeque<(Level, Line)>;
 
 thread_local! {
     static LINES: RefCell<Queue> = const { RefCell::new(VecDeque::new()) };
@@ -38,7 +38,7 @@ fn others() -> MutexGuard<'static, Queue> {
     OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn push(lines: &mut Queue, line: (Level, String)) {
+fn push(lines: &mut Queue, line: (Level, Line)) {
     if lines.len() >= MAX_LINES {
         lines.pop_front();
     }
@@ -73,8 +73,8 @@ impl LineSink for Lines {
         wanted <= here.unwrap_or_else(|| LEVELS[usize::from(MOST.load(Ordering::Relaxed))])
     }
 
-    fn take(&self, level: Level, line: String) {
-        let line = spelled(line);
+    fn take(&self, level: Level, line: Line) {
+        let line = Line { text: spelled(line.text), ..line };
         if LEVEL.try_with(Cell::get).unwrap_or_default().is_none() {
             return push(&mut others(), (level, line));
         }
@@ -84,10 +84,13 @@ impl LineSink for Lines {
 }
 
 /// Where an engine's lines go.
-pub(crate) struct Sink(FunctionRef<FnArgs<(String, String)>, ()>);
+pub(crate) struct Sink(FunctionRef<LogArgs, ()>);
+
+/// A level, a line and its fields by name.
+pub(crate) type LogArgs = FnArgs<(String, String, HashMap<String, Either3<i64, bool, String>>)>;
 
 impl Sink {
-    pub(crate) fn new(log: Function<'_, FnArgs<(String, String)>, ()>) -> Result<Self> {
+    pub(crate) fn new(log: Function<'_, LogArgs, ()>) -> Result<Self> {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(|| send_lines(Lines));
         if LEVEL.get().is_none() {
@@ -104,7 +107,8 @@ impl Sink {
         }
         let Ok(log) = self.0.borrow_back(env) else { return };
         for (level, line) in lines {
-            let _ = log.call(FnArgs { data: (js_level(level).to_owned(), line) });
+            let fields = line.fields.into_iter().map(|(name, value)| (camel_case(name), js_value(value))).collect();
+            let _ = log.call(FnArgs { data: (js_level(level).to_owned(), line.text, fields) });
         }
     }
 
@@ -114,5 +118,13 @@ impl Sink {
         lines.retain(|(level, _)| LEVEL.get().is_some_and(|wanted| *level <= wanted));
         LINES.with(|waiting| waiting.borrow_mut().append(&mut lines));
         self.flush(env);
+    }
+}
+
+fn js_value(value: FieldValue) -> Either3<i64, bool, String> {
+    match value {
+        FieldValue::Number(number) => Either3::A(number),
+        FieldValue::Flag(flag) => Either3::B(flag),
+        FieldValue::Text(text) => Either3::C(text),
     }
 }

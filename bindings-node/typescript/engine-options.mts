@@ -11,6 +11,13 @@ export interface EngineOptions extends StoreOptions {
   /** Names users, for transports that name none of their own. Default none. */
   principal?: Principal;
   /**
+   * Names users in the log, for the records of calls: docs/operate/watching.md. Without it the name that `principal` gives is
+   * used, if there is one. A name that holds a credential is left out. Default none.
+   */
+  logUser?: Principal;
+  /** Every call that ends is logged, not only calls that end badly: docs/operate/watching.md. Default false. */
+  logCalls?: boolean;
+  /**
    * How long a connection may be silent before a comment is written; a transport's `keepAliveMs` wins. 0 switches it off.
    * Default 15,000.
    */

@@ -12,6 +12,7 @@ type Maybe<T> = T | null | undefined;
 /** What is known of the sender of a request. Of `credentials`, each name is followed by its value. */
 export interface Requester {
   named?: string | undefined;
+  logUser?: string | undefined;
   userJson?: string | undefined;
   credentials: string[];
 }
@@ -483,6 +484,15 @@ export declare class Store {
   get address(): string;
 }
 
+/** What an engine knows of its health. */
+export interface HealthParts {
+  storeAwayMs?: number;
+  isRefusing: boolean;
+  isDraining: boolean;
+  waitingBytes: number;
+  isBehind: boolean;
+}
+
 /** An engine with its event store. */
 export declare class Engine {
   /**
@@ -490,13 +500,17 @@ export declare class Engine {
    * `onStoreFailure`, and `pace`; unknown names throw.
    *
    * The events go to `store`, whose bounds are its own; without one to a store of the host: see `Session.takeOperations`.
-   * `resolve` is called with woken keys, `log` with a level and a line, and `signal` when `flush` has to be called.
+   * `resolve` is called with woken keys, `log` with a level, a line and its fields, and `signal` when `flush` has to be called.
    */
   constructor(
     store: Maybe<Store>,
-    options: Record<string, number | string | Record<string, Record<string, number | boolean>>>,
+    options: Record<string, number | string | boolean | Record<string, Record<string, number | boolean>>>,
     resolve: (keys: number[]) => void,
-    log: (level: 'error' | 'warn' | 'info' | 'debug', line: string) => void,
+    log: (
+      level: 'error' | 'warn' | 'info' | 'debug',
+      line: string,
+      fields: Record<string, string | number | boolean>,
+    ) => void,
     signal: () => void,
   );
   /** The version of this package. */
@@ -647,6 +661,14 @@ export declare class Engine {
   stats(): Record<string, number>;
   /** After what time, in milliseconds, a reader that takes nothing is cut off. */
   patienceMs(): number | null;
+  /** What is counted: the names in their order, each followed by what several engines have together. */
+  static counters(): string[];
+  /** Whether the engine can serve. */
+  health(): HealthParts;
+  /** What a load balancer is told, as JSON, of these engines. */
+  static healthJson(engines: HealthParts[]): string;
+  /** A request is answered with this refusal: it is counted, once. */
+  refused(refusal: Refusal): void;
   /** The options in force, by name. */
   options(): Record<string, number | 'auto'>;
 }

@@ -6,6 +6,8 @@ export const STORE_OPTIONS = ['durability', 'encryptionKeys', ...Engine.numberOp
 export const PACE_OPTIONS = Engine.paceOptions();
 export const ENGINE_OPTIONS = [
   'identityHeaders',
+  'logCalls',
+  'logUser',
   'onStoreFailure',
   'pace',
   'principal',

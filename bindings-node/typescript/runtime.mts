@@ -49,6 +49,11 @@ export interface Pinned {
   pin(): void;
 }
 
+/** The fields of a line, by name. */
+export type LogFields = Record<string, string | number | boolean>;
+/** Gets the lines of the log. The line says all of it; `fields` has what it names. */
+export type LogSink = (level: LogLevel, line: string, fields: LogFields) => void;
+
 /** What there is on this thread. */
 interface State {
   runtimes: Set<WeakRef<Runtime>>;
@@ -57,7 +62,7 @@ interface State {
   hosted: WeakMap<HostStore, Runtime>;
   options: RuntimeOptions;
   shared: Runtime | undefined;
-  log: (level: LogLevel, line: string) => void;
+  log: LogSink;
   told: Set<string>;
   level: LogLevel;
   seams: Map<string, Seam>;
@@ -77,8 +82,6 @@ const OPTIONS = [...ENGINE_OPTIONS, ...STORE_OPTIONS];
 export const MEMORY = 'memory:';
 /** When an engine that failed at a tick is ticked again. */
 const TICK_AGAIN_MS = 1_000;
-/** What the engines of one store count together. */
-const OF_STORE = ['streams', 'events', 'bytes'];
 
 /**
  * Of this thread, by native half: programs may load this file as ES module and as CommonJS, which share it, and another
@@ -118,7 +121,7 @@ export const { runtimeOf } = state;
  * Sends the engines' log lines of this thread to `sink`, down to `level` (default `info`). Without a sink, errors
  * and warnings go to stderr. Payloads are never logged.
  */
-export function setLog(sink: (level: LogLevel, line: string) => void, level: LogLevel = 'info'): void {
+export function setLog(sink: LogSink, level: LogLevel = 'info'): void {
   if (typeof sink !== 'function') {
     invalid('setLog() takes a function that gets the level and the line');
   }
@@ -131,10 +134,10 @@ export function setLog(sink: (level: LogLevel, line: string) => void, level: Log
   state.log = sink;
 }
 
-export function writeLog(level: LogLevel, line: string): void {
+export function writeLog(level: LogLevel, line: string, fields: LogFields = {}): void {
   // A logger that throws costs its line, never a session.
   callHost(
-    () => state.log(level, line),
+    () => state.log(level, line, fields),
     () => {},
   );
 }
@@ -183,6 +186,8 @@ export class Runtime {
   readonly asking = new Map<number, Origin>();
   /** The user's function that names who sends a request. */
   readonly principal: Principal | undefined;
+  /** The user's function that names who sends a request in the log. */
+  readonly logUser: Principal | undefined;
   /** The headers that are relayed beside those that always are. */
   readonly relayedHeaders: string[];
   /** The headers that say who sends a request. */
@@ -209,6 +214,8 @@ export class Runtime {
     const {
       store = MEMORY,
       principal,
+      logUser,
+      logCalls = false,
       onStoreFailure,
       relayedHeaders = [],
       identityHeaders = [],
@@ -217,6 +224,10 @@ export class Runtime {
       ...others
     } = options;
     this.principal = checkPrincipal(principal);
+    this.logUser = checkPrincipal(logUser, 'logUser');
+    if (typeof logCalls !== 'boolean') {
+      invalid('logCalls must be true or false');
+    }
     this.serverName = checkServerName(serverName);
     for (const [option, names] of Object.entries({ relayedHeaders, identityHeaders })) {
       if (!Array.isArray(names) || !names.every((name) => typeof name === 'string')) {
@@ -235,8 +246,9 @@ export class Runtime {
       const [opened, numbers] = hostStore === undefined ? storeOf(store, others) : [undefined, boundsOf(others)];
       this.store = opened;
       const policy: Record<string, string> = onStoreFailure === undefined ? {} : { onStoreFailure };
-      this.#engine = new Engine(opened, { ...numbers, ...policy, pace: checkedPaces(pace) }, resolve, writeLog, signal);
-      const own = { principal, onStoreFailure, relayedHeaders, identityHeaders, pace, serverName };
+      const given = { ...numbers, ...policy, logCalls, pace: checkedPaces(pace) };
+      this.#engine = new Engine(opened, given, resolve, writeLog, signal);
+      const own = { principal, logUser, logCalls, onStoreFailure, relayedHeaders, identityHeaders, pace, serverName };
       const again = { ...numbers, ...own, ...(opened && { store: opened }) } as RuntimeOptions;
       this.#renew = () => new Runtime(again, { ...(hostStore && { hostStore }), isOfEventStore });
     } catch (error) {
@@ -257,6 +269,11 @@ export class Runtime {
 
   get engine(): Engine {
     return this.#engine;
+  }
+
+  /** A drain of it is over, and another one has taken its place. */
+  get isReplaced(): boolean {
+    return this.#next !== undefined;
   }
 
   /** The engine of what is made from now on. A drain is for what was there: its engine drains for ever. */
@@ -421,30 +438,15 @@ export function sharedRuntime(): Runtime {
   return state.shared;
 }
 
+/** The same, also if it is drained: for what is only counted. */
+export function countingRuntime(): Runtime {
+  return state.shared ?? sharedRuntime();
+}
+
 /** The engine whose events a user's own store holds. */
 export function runtimeOfUserStore(store: HostStore): Runtime {
   const { store: _, ...options } = state.options;
   const runtime = state.hosted.get(store)?.current ?? new Runtime(options, { hostStore: store });
   state.hosted.set(store, runtime);
   return runtime;
-}
-
-/**
- * What Tailrope did and holds on this thread, by name. Counts of the present: `sessions`, `connections`,
- * `streams`, `events`, `bytes`. Everything else counts since the start.
- */
-export function stats(): Record<string, number> {
-  const total: Record<string, number> = {};
-  const counted = new Set<NativeStore>();
-  sharedRuntime();
-  for (const runtime of living()) {
-    const isCounted = runtime.store !== undefined && counted.has(runtime.store);
-    for (const [name, value] of Object.entries(runtime.engine.stats())) {
-      total[name] = (total[name] ?? 0) + (isCounted && OF_STORE.includes(name) ? 0 : value);
-    }
-    if (runtime.store !== undefined) {
-      counted.add(runtime.store);
-    }
-  }
-  return total;
 }

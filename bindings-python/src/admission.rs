@@ -51,10 +51,11 @@ impl<'a> Headers<'a> {
         &self,
         user_json: Option<&str>,
         named: Option<&str>,
+        log_user: Option<&str>,
         with: impl FnOnce(&Requester<'_>) -> T,
     ) -> T {
         let credentials: Vec<(&str, &str)> = self.credentials.iter().map(|(name, value)| (*name, &**value)).collect();
-        with(&Requester { named, user_json, credentials: &credentials })
+        with(&Requester { named, user_json, log_user, credentials: &credentials })
     }
 
     pub(crate) fn head(&self, method: &'a str) -> protocol::Head<'a> {
@@ -159,13 +160,6 @@ impl Refusal {
             retry_after_s: refusal.retry_after_s(),
         }
     }
-}
-
-/// The answer to a request that the host does not take: see the core's `Fault`.
-#[pyfunction]
-pub(crate) fn refusal(sdk_major: u8, fault: &str, text: &str) -> PyResult<Refusal> {
-    let dialect = dialect(sdk_major)?;
-    Ok(Refusal::new(&named_fault(fault, text)?.refusal(dialect), dialect))
 }
 
 pub(crate) fn named_fault<'a>(fault: &str, text: &'a str) -> PyResult<Fault<'a>> {

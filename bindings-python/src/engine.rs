@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{self, CallOptions, NoWake};
+use tailrope_core::engine::{self, COUNTERS, CallOptions, Health, NoWake};
 use tailrope_core::exchange::{Principal, RelayedMethod};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit};
 use tailrope_core::store::{HostStore, SessionId};
 use tailrope_core::task::{self, TaskHead};
 
-use crate::admission::{Headers, Refusal, header_pairs, text};
+use crate::admission::{Headers, Refusal, header_pairs, named_fault, text};
 use crate::convert::{dialect, to_py_err};
 use crate::hook_log::HookLog;
 use crate::look_up::LookUp;
@@ -21,6 +21,23 @@ use crate::session::Session;
 use crate::store::{Store, flush};
 use crate::tasks::{DIALECT, Routed, TaskCall, TaskQuery, TaskRequest, TaskSubscription, routed};
 use crate::waiters::{Waiters, calling};
+
+/// What an engine knows of its health: see the core's `Health`.
+type HealthParts = (Option<u64>, bool, bool, u64, bool);
+
+/// The HTTP status for a load balancer, and what it is told, as JSON, of the engines of the process.
+#[pyfunction]
+pub(crate) fn health_json(engines: Vec<HealthParts>) -> (u16, String) {
+    let of_one = |(store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind)| Health {
+        store_away_ms,
+        is_refusing,
+        is_draining,
+        waiting_bytes,
+        is_behind,
+    };
+    let health = Health::of_all(engines.into_iter().map(of_one));
+    (health.http_status(), health.to_json())
+}
 
 /// An engine with its event store.
 #[pyclass(frozen, module = "tailrope._native")]
@@ -108,7 +125,7 @@ impl Engine {
         let Some(principal) = self.principal(py, headers, user_json, named)? else { return Ok(None) };
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs, self.engine.options());
-        let context = Context { session_id: id, json_response: false, paced: false };
+        let context = Context { session_id: id, json_response: false };
         // A reader that is going to be refused takes the stream from nobody.
         let last_event_id = match admit(&headers.head(method), b"", &context, dialect) {
             Ok(Operation::Resume(last_event_id)) => Some(last_event_id),
@@ -329,8 +346,8 @@ impl Engine {
     /// What the engine did and holds: counts by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = PyDict::new(py);
-        for (name, value) in self.engine.stats().entries() {
-            stats.set_item(name, value)?;
+        for (counter, value) in self.engine.stats().entries() {
+            stats.set_item(counter.name, value)?;
         }
         Ok(stats)
     }
@@ -338,6 +355,26 @@ impl Engine {
     /// After what time, in milliseconds, a reader that takes nothing is cut off.
     fn patience_ms(&self) -> Option<u64> {
         self.engine.options().patience_ms()
+    }
+
+    /// What is counted: the names in their order, each with what several engines have together.
+    #[staticmethod]
+    fn counters() -> Vec<(&'static str, &'static str)> {
+        COUNTERS.iter().map(|counter| (counter.name, counter.across.as_str())).collect()
+    }
+
+    /// Whether the engine can serve: for `health_json`.
+    fn health(&self) -> HealthParts {
+        let Health { store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind } = self.engine.health();
+        (store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind)
+    }
+
+    /// The answer to a request that the host does not take: see the core's `Fault`. It is counted.
+    fn refusal(&self, sdk_major: u8, fault: &str, text: &str) -> PyResult<Refusal> {
+        let dialect = dialect(sdk_major)?;
+        let refusal = named_fault(fault, text)?.refusal(dialect);
+        self.engine.refused(&refusal);
+        Ok(Refusal::new(&refusal, dialect))
     }
 
     /// The options in force, by name.
@@ -358,7 +395,7 @@ impl Engine {
     ) -> PyResult<Option<Option<Principal>>> {
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs, self.engine.options());
-        Ok(calling(py, || headers.ask(user_json, named, |requester| self.engine.principal_of(requester)))?.ok())
+        Ok(calling(py, || headers.ask(user_json, named, None, |requester| self.engine.principal_of(requester)))?.ok())
     }
 
     fn max_event_bytes(&self) -> usize {

@@ -30,9 +30,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
-    use crate::admission::{
-        Admission, Refusal, is_resumable, is_user_member, names_user, refusal, server_name, unwritable,
-    };
+    use crate::admission::{Admission, Refusal, is_resumable, is_user_member, names_user, server_name, unwritable};
     #[pymodule_export]
     use crate::adopted::{Adopted, Offer};
     #[pymodule_export]
@@ -48,7 +46,7 @@ mod _native {
     #[pymodule_export]
     use crate::convert::error_codes;
     #[pymodule_export]
-    use crate::engine::Engine;
+    use crate::engine::{Engine, health_json};
     #[pymodule_export]
     use crate::fork::{before_fork, forked};
     #[pymodule_export]

@@ -7,13 +7,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use pyo3::exceptions::PyKeyError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use tailrope_core::log_lines::{LineSink, send_lines};
+use pyo3::types::PyDict;
+use tailrope_core::log_lines::{FieldValue, Line, LineSink, send_lines};
 use tracing::Level;
 
 /// Lines with their levels.
-pub(crate) type Queue = VecDeque<(u8, String)>;
+pub(crate) type Queue = VecDeque<(u8, Line)>;
 
 /// Lines that may wait. Older ones go first.
 const MAX_LINES: usize = 1_000;
@@ -42,7 +44,7 @@ impl LineSink for Lines {
         python_level(level) >= MIN_LEVEL.load(Ordering::Relaxed)
     }
 
-    fn take(&self, level: Level, line: String) {
+    fn take(&self, level: Level, line: Line) {
         let Some(mut lines) = lines() else { return };
         if lines.len() >= MAX_LINES {
             lines.pop_front();
@@ -99,8 +101,29 @@ pub(crate) fn flush(py: Python<'_>) {
     let logger = py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("tailrope",)));
     let Ok(logger) = logger else { return };
     for (level, line) in lines {
-        if let Err(error) = logger.call_method1(intern!(py, "log"), (level, "%s", line)) {
+        if let Err(error) = write(py, &logger, level, &line) {
             error.write_unraisable(py, None);
         }
+    }
+}
+
+/// Writes a line. Its fields are attributes of the record, where nothing else of the program has such an attribute there.
+fn write(py: Python<'_>, logger: &Bound<'_, PyAny>, level: u8, line: &Line) -> PyResult<()> {
+    let fields = PyDict::new(py);
+    for (name, value) in &line.fields {
+        match value {
+            FieldValue::Number(number) => fields.set_item(name, number)?,
+            FieldValue::Flag(flag) => fields.set_item(name, flag)?,
+            FieldValue::Text(text) => fields.set_item(name, text)?,
+        }
+    }
+    let log = intern!(py, "log");
+    let extra = PyDict::new(py);
+    extra.set_item("extra", fields)?;
+    match logger.call_method(log, (level, "%s", &line.text), Some(&extra)) {
+        Err(error) if error.is_instance_of::<PyKeyError>(py) => {
+            logger.call_method1(log, (level, "%s", &line.text)).map(|_| ())
+        }
+        written => written.map(|_| ()),
     }
 }

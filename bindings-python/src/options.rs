@@ -21,6 +21,10 @@ pub(crate) fn engine_options(given: Option<&Bound<'_, PyDict>>) -> PyResult<Opti
             options.identity_headers = value.extract()?;
             continue;
         }
+        if name == "log_calls" {
+            options.log_calls = value.extract()?;
+            continue;
+        }
         if name == "pace" {
             options.paces = paces(&value)?;
             continue;

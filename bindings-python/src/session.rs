@@ -67,7 +67,7 @@ impl Session {
     }
 
     /// Examines an HTTP request: an `Admission`, or the `Refusal` to answer with. The first one says whose session it is:
-    /// `user_json` and `named` are those of the core's `Requester`, `server` is the server that it is for. The first admission takes the session's place among those of
+    /// `user_json`, `named` and `log_user` are those of the core's `Requester`, `server` is the server that it is for. The first admission takes the session's place among those of
     /// the engine; for it another one may have to end, which `Engine.tick` then tells.
     #[expect(clippy::too_many_arguments, reason = "one crossing for each request")]
     fn admit<'py>(
@@ -80,6 +80,7 @@ impl Session {
         server: &str,
         user_json: Option<&str>,
         named: Option<&str>,
+        log_user: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs, self.handle.options());
@@ -92,7 +93,7 @@ impl Session {
             let (head, server) = (headers.head(method), Some(server));
             self.handle.admit(&Request { head, requester: *requester, server, body }, &terms)
         };
-        let admitted = calling(py, || headers.ask(user_json, named, admit))?;
+        let admitted = calling(py, || headers.ask(user_json, named, log_user, admit))?;
         either(py, self.answer(admitted.map(Admission)))
     }
 

@@ -35,6 +35,8 @@ pub mod log_lines;
 #[cfg(feature = "runtime")]
 mod maps;
 #[cfg(feature = "runtime")]
+mod repeats;
+#[cfg(feature = "runtime")]
 pub mod store;
 
 /// What threads share in the engine and its stores is locked by these. `tests/shuttle` compiles both with others.

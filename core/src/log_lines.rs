@@ -1,9 +1,29 @@
-//! The engine's log as lines of text, for hosts whose log is not `tracing`'s.
+//! The engine's log as lines of text with fields, for hosts whose log is not `tracing`'s.
 
 use std::fmt::{self, Write};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
+
+/// A line of the log.
+#[derive(Debug, Default)]
+pub struct Line {
+    /// All of it: what happened, and the fields.
+    pub text: String,
+    /// The fields, by name.
+    pub fields: Vec<(&'static str, FieldValue)>,
+}
+
+/// What a field of a line holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FieldValue {
+    /// A number.
+    Number(i64),
+    /// Yes or no.
+    Flag(bool),
+    /// A text.
+    Text(String),
+}
 
 /// Where lines go. They are formatted where they happen, on any thread and with locks held: keep them for later.
 pub trait LineSink: Send + Sync + 'static {
@@ -11,7 +31,7 @@ pub trait LineSink: Send + Sync + 'static {
     fn wants(&self, level: Level) -> bool;
 
     /// Keeps a line.
-    fn take(&self, level: Level, line: String);
+    fn take(&self, level: Level, line: Line);
 }
 
 /// Gives the engine's lines of this process to a sink, unless somebody else takes the process's events already.
@@ -32,9 +52,11 @@ impl<S: LineSink> Subscriber for Lines<S> {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        self.0.take(*event.metadata().level(), line.message + &line.fields);
+        let mut writer = Writer::default();
+        event.record(&mut writer);
+        let Writer { mut line, shown } = writer;
+        line.text += &shown;
+        self.0.take(*event.metadata().level(), line);
     }
 
     fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
@@ -48,22 +70,50 @@ impl<S: LineSink> Subscriber for Lines<S> {
 }
 
 #[derive(Default)]
-struct Line {
-    message: String,
-    fields: String,
+struct Writer {
+    line: Line,
+    /// The fields as the text has them.
+    shown: String,
 }
 
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+impl Writer {
+    fn add(&mut self, field: &Field, value: FieldValue, shown: fmt::Arguments<'_>) {
         // Writing into a String does not fail.
-        let _ = if field.name() == "message" {
-            write!(self.message, "{value:?}")
+        let _ = write!(self.shown, " {}={shown}", field.name());
+        self.line.fields.push((field.name(), value));
+    }
+}
+
+impl Visit for Writer {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.line.text, "{value:?}");
         } else {
-            write!(self.fields, " {}={value:?}", field.name())
-        };
+            self.add(field, FieldValue::Text(format!("{value:?}")), format_args!("{value:?}"));
+        }
     }
 
+    /// A client may have chosen the text: it makes no further field, and no further line.
     fn record_str(&mut self, field: &Field, value: &str) {
-        let _ = write!(self.fields, " {}={value}", field.name());
+        let text = FieldValue::Text(value.to_owned());
+        if value.is_empty()
+            || value.contains(|letter: char| letter.is_whitespace() || letter.is_control() || letter == '"')
+        {
+            self.add(field, text, format_args!("{value:?}"));
+        } else {
+            self.add(field, text, format_args!("{value}"));
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.record_i64(field, i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, FieldValue::Number(value), format_args!("{value}"));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, FieldValue::Flag(value), format_args!("{value}"));
     }
 }

@@ -32,6 +32,7 @@ pub struct Identity {
     pub(crate) server_name: Option<String>,
     named: Option<Told<String>>,
     user: Option<Told<Value>>,
+    log_user: Option<Told<String>>,
 }
 
 /// Names of users must not get into a log.
@@ -62,6 +63,13 @@ impl Identity {
     #[must_use]
     pub fn user(self, user: impl Fn(&Parts) -> Option<Value> + Send + Sync + 'static) -> Self {
         Self { user: Some(Arc::new(user)), ..self }
+    }
+
+    /// Names the user of a request in the log. Without it the name of [`principal`](Self::principal) stands there. A name that
+    /// holds a credential of the request is left out.
+    #[must_use]
+    pub fn log_user(self, name: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { log_user: Some(Arc::new(name)), ..self }
     }
 
     /// The name of the server that a request is for.
@@ -116,6 +124,7 @@ pub(crate) fn text(value: &HeaderValue) -> Cow<'_, str> {
 pub(crate) struct Sender<'a> {
     engine: &'a Engine,
     named: Option<String>,
+    log_user: Option<String>,
     user_json: Option<String>,
     credentials: Vec<(&'a str, Cow<'a, str>)>,
 }
@@ -130,6 +139,7 @@ impl<'a> Sender<'a> {
         Self {
             engine,
             named: identity.named.as_ref().and_then(|named| named(parts)),
+            log_user: identity.log_user.as_ref().and_then(|named| named(parts)),
             user_json: identity.user.as_ref().and_then(|user| user(parts)).map(|user| user.to_string()),
             credentials: parts.headers.iter().filter_map(credential).collect(),
         }
@@ -139,7 +149,7 @@ impl<'a> Sender<'a> {
     pub(crate) fn ask<T>(&self, with: impl FnOnce(Requester<'_>) -> T) -> T {
         let credentials: Vec<(&str, &str)> = self.credentials.iter().map(|(name, value)| (*name, &**value)).collect();
         let (named, user_json) = (self.named.as_deref(), self.user_json.as_deref());
-        with(Requester { named, user_json, credentials: &credentials })
+        with(Requester { named, user_json, log_user: self.log_user.as_deref(), credentials: &credentials })
     }
 
     /// The principal; none if the request says nothing about its sender.

@@ -17,7 +17,7 @@ fn ours(body: &[u8]) -> Option<Envelope> {
         session_id: Some(session_id),
         ..Head::default()
     };
-    let context = Context { session_id, json_response: false, paced: true };
+    let context = Context { session_id, json_response: false };
     match admit(&head, body, &context, &Dialect::NEUTRAL).ok()? {
         Operation::Post(body) => body.envelopes().first().cloned(),
         other => panic!("a POST is not {other:?}"),

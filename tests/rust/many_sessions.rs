@@ -428,7 +428,12 @@ impl Process {
             ("watched", self.watched.len() as u64),
         ];
         let of_interest = ["sessions", "connections", "streams", "events", "bytes"];
-        sizes.extend(stats.entries().into_iter().filter(|(name, _)| of_interest.contains(name)));
+        sizes.extend(
+            stats
+                .entries()
+                .map(|(counter, count)| (counter.name, count))
+                .filter(|(name, _)| of_interest.contains(name)),
+        );
         sizes
     }
 }

@@ -14,6 +14,7 @@ mod engine {
     mod adoption;
     mod ahead;
     mod answers;
+    mod call_records;
     mod failovers;
     mod greetings;
     mod host_store;

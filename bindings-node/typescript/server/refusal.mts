@@ -1,7 +1,7 @@
 // Answers to what is not served, in the words of the SDKs' transports.
 import { callHost, traceOf } from '../host.mjs';
 import { type Body, Engine, type Refusal } from '../native.mjs';
-import { writeLog } from '../runtime.mjs';
+import { countingRuntime, writeLog } from '../runtime.mjs';
 import { namingBody } from './body.mjs';
 import type { Exchange } from './exchange.mjs';
 
@@ -39,7 +39,9 @@ export function fail(exchange: Exchange, refusal: Refusal, onerror: OnError, wha
 }
 
 /** Answers with a refusal that concerns its client alone. */
-export function answer(exchange: Exchange, { status, allow, body, retryAfterS }: Refusal): void {
+export function answer(exchange: Exchange, refusal: Refusal): void {
+  const { status, allow, body, retryAfterS } = refusal;
+  countingRuntime().engine.refused(refusal);
   const more = { ...(allow && { allow }), ...(retryAfterS && { 'retry-after': String(retryAfterS) }) };
   exchange.whole(status, { 'content-type': 'application/json', ...more }, body);
 }

@@ -2,8 +2,9 @@
 import type { IncomingMessage } from 'node:http';
 
 import { invalid } from '../errors.mjs';
-import { callHost } from '../host.mjs';
+import { callHost, traceOf } from '../host.mjs';
 import { Engine } from '../native.mjs';
+import { writeLog } from '../runtime.mjs';
 import type { Exchange } from './exchange.mjs';
 
 /**
@@ -15,6 +16,7 @@ export type Principal = (request: IncomingMessage | Request) => string | null | 
 /** What options say of requesters and servers. */
 export interface Identity {
   principal: Principal | undefined;
+  logUser: Principal | undefined;
   serverName: string | undefined;
   /** All that say who sends a request. */
   identityHeaders: ReadonlySet<string>;
@@ -31,7 +33,7 @@ const MAX_MEMBERS = 1_000;
 const UNREADABLE = '';
 
 /** Notes in the exchange who sends it and for which server, for the engine: docs/security.md. */
-export function identify(exchange: Exchange, { principal, serverName, identityHeaders }: Identity): void {
+export function identify(exchange: Exchange, { principal, logUser, serverName, identityHeaders }: Identity): void {
   exchange.server = serverName ?? exchange.endpoint;
   const named: unknown = principal?.(exchange.request) ?? undefined;
   if (named !== undefined && typeof named !== 'string') {
@@ -44,10 +46,23 @@ export function identify(exchange: Exchange, { principal, serverName, identityHe
   }
   const userJson = userJsonOf(exchange.user);
   const credentials = exchange.headersOf(identityHeaders);
+  const logged = logUser === undefined ? undefined : logNameOf(exchange, logUser);
   exchange.requester =
-    named === undefined && userJson === undefined && credentials.length === 0
+    named === undefined && userJson === undefined && logged === undefined && credentials.length === 0
       ? undefined
-      : { named, userJson, credentials };
+      : { named, logUser: logged, userJson, credentials };
+}
+
+/** What the log calls the sender. A function that fails names nobody. */
+function logNameOf(exchange: Exchange, logUser: Principal): string | undefined {
+  let named: unknown;
+  callHost(
+    () => {
+      named = logUser(exchange.request);
+    },
+    (error) => writeLog('error', `logUser failed: ${traceOf(error)}`),
+  );
+  return typeof named === 'string' ? named : undefined;
 }
 
 class Unreadable extends Error {}
@@ -207,10 +222,10 @@ function few<Item>(items: Item[]): Item[] {
   return items;
 }
 
-/** Checks the option `principal`. */
-export function checkPrincipal(principal: Principal | undefined): Principal | undefined {
+/** Checks the option `principal`, or another one that names users. */
+export function checkPrincipal(principal: Principal | undefined, option = 'principal'): Principal | undefined {
   if (principal !== undefined && (typeof principal !== 'function' || principal.constructor.name === 'AsyncFunction')) {
-    invalid('principal must be a plain function that takes a request and returns a string or undefined');
+    invalid(`${option} must be a plain function that takes a request and returns a string or undefined`);
   }
   return principal;
 }

@@ -28,6 +28,7 @@ export function checkServerName(name: string | undefined): string | undefined {
 export function identityOf(runtime: Runtime, options: OwnOptions): Identity {
   return {
     principal: checkPrincipal(options.principal) ?? runtime.principal,
+    logUser: runtime.logUser,
     serverName: checkServerName(options.serverName) ?? runtime.serverName,
     identityHeaders: runtime.identityHeaders,
   };

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tailrope._errors import ErrorCode, TailropeError
 from tailrope._native import Store, __version__
 from tailrope._options import AdoptedSession, Options, Pace, PaceOptions, Principal, StoreOptions
-from tailrope._runtime import drain, open_store, stats
+from tailrope._runtime import drain, open_store
+from tailrope._watching import Health, health, readyz, stats
 
 if TYPE_CHECKING:
     # Not in `__all__`: `from tailrope import *` would put our `mcp` in the place of the SDK's.
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdoptedSession",
     "ErrorCode",
+    "Health",
     "Options",
     "Pace",
     "PaceOptions",
@@ -42,8 +44,10 @@ __all__ = [
     "close_sse_stream",
     "close_standalone_sse_stream",
     "drain",
+    "health",
     "install",
     "open_store",
+    "readyz",
     "serve",
     "serve_async",
     "stats",

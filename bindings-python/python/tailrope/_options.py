@@ -107,6 +107,12 @@ class Options(StoreOptions, total=False):
     principal: Principal
     """A function of the request that names its user; a session is found by its own user alone. Without it
     authentication and credentials name the user: docs/security.md. Default none."""
+    log_user: Principal
+    """A function of the request that names its user in the log, for the records of calls: docs/operate/watching.md.
+    Without it the name that `principal` gives is used, if there is one. A name that holds a credential is left out.
+    Default none."""
+    log_calls: bool
+    """Every call that ends is logged, not only calls that end badly: docs/operate/watching.md. Default False."""
     server_name: str
     """The name of the server, the same in all its processes. Servers that share an event store find no sessions of each
     other. Without it the path of the endpoint is the name: docs/security.md. Default none."""
@@ -225,9 +231,9 @@ def checked_paces(paces: object) -> dict[str, dict[str, Any]]:
     return {pattern: dict(pace.options) for pattern, pace in paces.items()}
 
 
-def checked_principal(principal: Any) -> Any:
+def checked_principal(principal: Any, name: str = "principal") -> Any:
     if principal is not None and (not callable(principal) or iscoroutinefunction(principal)):
-        msg = f"principal must be a plain function that takes a request and returns a str or None, not {principal!r}"
+        msg = f"{name} must be a plain function that takes a request and returns a str or None, not {principal!r}"
         raise ValueError(msg)
     return principal
 
@@ -268,6 +274,12 @@ def check_store(store: object) -> None:
 def check_prefer_resumable(value: object) -> None:
     if not isinstance(value, bool):
         msg = f"prefer_resumable must be True or False, not {value!r}"
+        raise ValueError(msg)
+
+
+def check_log_calls(value: object) -> None:
+    if not isinstance(value, bool):
+        msg = f"log_calls must be True or False, not {value!r}"
         raise ValueError(msg)
 
 

@@ -23,6 +23,7 @@ from tailrope._options import (
     MEMORY,
     STORE_OPTIONS,
     Options,
+    check_log_calls,
     check_names,
     check_store,
     checked_hook,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from tailrope._native import HookLog
+    from tailrope._native import HealthParts, HookLog
     from tailrope._options import AdoptedSession, StoreOptions
 
 logger = logging.getLogger("tailrope")
@@ -183,6 +184,10 @@ class Runtime:
         check_store(store)
         options = dict(options)
         self.principal: Callable[[Request], str | None] | None = checked_principal(options.pop("principal", None))
+        self.log_user: Callable[[Request], str | None] | None = checked_principal(
+            options.pop("log_user", None), "log_user"
+        )
+        check_log_calls(options.get("log_calls", False))
         self.server_name = checked_name(options.pop("server_name", None))
         self.relayed_headers = checked_list("relayed_headers", "headers", options.pop("relayed_headers", ()))
         self.relayed_state = checked_list(
@@ -312,6 +317,10 @@ class Runtime:
     def stats(self) -> dict[str, int]:
         return self._engine.stats() if self._engine is not None else {}
 
+    def health(self) -> HealthParts | None:
+        """None where there is no engine, or another one has taken its place after a drain."""
+        return self._engine.health() if self._engine is not None and self._next is None else None
+
     def leave(self) -> None:
         if self._engine is not None:
             self._engine.leave()
@@ -376,28 +385,6 @@ def runtimes() -> list[Runtime]:
     """Every engine of the process."""
     with _lock:
         return list(_engines)
-
-
-def stats() -> dict[str, int]:
-    """What Tailrope did and holds in this process, by name.
-
-    Counts of the present: `sessions`, `connections`, `streams`, `events`, `bytes`. Counts since the start:
-    everything else, among them resumes by outcome (`resumes_*`), `gaps`, `takeovers`, closes by reason
-    (`closes_*`) and `connections_lost`. Several engines are added up.
-    """
-    total: dict[str, int] = dict(Engine().stats())
-    counted: set[int] = set()
-    for runtime in runtimes():
-        stats, store = runtime.stats(), id(runtime.store)
-        for name, value in stats.items():
-            total[name] += 0 if store in counted and name in _OF_STORE else value
-        if stats and runtime.store is not None:
-            counted.add(store)
-    return total
-
-
-_OF_STORE = ("streams", "events", "bytes")
-"""What the engines of one store count together."""
 
 
 class _Drain(NamedTuple):

@@ -13,10 +13,12 @@ mod clock;
 mod connections;
 mod drained;
 mod errors;
+mod health;
 mod lines;
 mod logs;
 mod options;
 mod perform;
+mod records;
 mod requesters;
 mod sessions;
 mod shared;
@@ -28,6 +30,7 @@ use std::fmt;
 pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness};
 pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
 pub use errors::EngineError;
+pub use health::{Condition, Health};
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 pub use options::{
     AUTO_WORD, NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, PaceFlag,
@@ -35,15 +38,17 @@ pub use options::{
 pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };
-pub use stats::Stats;
+pub use stats::{Across, COUNTERS, Counter, Kind as CounterKind, Stats};
 pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
 
-pub use crate::session::{OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end};
+pub use crate::session::{
+    Outcome as CallOutcome, OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end,
+};
 pub use crate::stream::{AUTO, CloseReason, Drain, Pacing};
 
 use crate::Ms;
 use crate::exchange::Principal;
-use crate::protocol::Dialect;
+use crate::protocol::{Dialect, Refusal};
 use crate::store::{MemoryStore, Outcome, SessionId, StoreError, session_name};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
@@ -106,6 +111,7 @@ impl Engine {
             clock,
             randomness,
             counters: Counters::default(),
+            repeats: Mutex::default(),
             sessions: Mutex::default(),
             places: Mutex::default(),
             building: Mutex::default(),
@@ -249,6 +255,7 @@ impl Engine {
         }
         lock(&self.0.kept).trim(now, self.0.options.shortest_retention_ms());
         self.0.note_cut_off();
+        self.0.write_repeats();
         self.0.forget_left(now);
         self.0.sweep(now);
         idle
@@ -414,15 +421,33 @@ impl Engine {
         if self.0.is_forked() {
             return self.0.counters.read();
         }
-        let usage = self.0.store.usage();
+        let (usage, away_ms) = (self.0.store.usage(), self.0.store.away_ms());
+        let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
+        let (read, own): (Vec<_>, Vec<_>) = cells.iter().partition(|cell| cell.is_elsewhere());
+        let running = own.iter().map(|cell| lock(&cell.state).session.running());
+        let (calls, oldest) =
+            running.fold((0, Ms::NEVER), |(calls, oldest), (more, began)| (calls + more as u64, oldest.min(began)));
         Stats {
-            sessions: lock(&self.0.sessions).len() as u64,
+            sessions: own.len() as u64,
+            sessions_read: read.len() as u64,
+            calls_running: calls,
+            oldest_call_ms: self.0.clock.now().since(oldest),
+            bytes_waiting: self.0.unanswered.load(Ordering::Relaxed),
+            store_up: u64::from(away_ms.is_none()),
+            store_away_ms: away_ms.unwrap_or_default(),
             tasks: lock(&self.0.tasks).len() as u64,
             connections: self.0.connections.load(Ordering::Relaxed),
             streams: usage.streams,
             events: usage.events,
             bytes: usage.bytes,
             ..self.0.counters.read()
+        }
+    }
+
+    /// A host answers a request with this refusal: it is counted, once.
+    pub fn refused(&self, refusal: &Refusal) {
+        if !refusal.is_counted {
+            self.0.counters.refused(refusal.reason);
         }
     }
 

@@ -77,6 +77,8 @@ pub struct Options {
     /// Further headers in which a proxy says who the user is, in lower case, besides
     /// [`IDENTITY_HEADERS`](crate::exchange::IDENTITY_HEADERS). Clients must not be able to send them.
     pub identity_headers: Vec<String>,
+    /// Each call that ends is logged, not only those that end badly.
+    pub log_calls: bool,
     /// A larger event is logged as a warning: clients with small buffers drop it (F-60). Bytes.
     pub warn_event_bytes: usize,
     /// The store; the memory store when there is none.
@@ -133,6 +135,7 @@ impl Default for Options {
             drain_spread_ms: AUTO,
             task_after_ms: 1_000,
             identity_headers: Vec::new(),
+            log_calls: false,
             warn_event_bytes: 1 << 20,
             store: None,
             clock: None,

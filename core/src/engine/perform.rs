@@ -1,6 +1,6 @@
 //! Performs what the stream machines ask for, until nothing is left.
 
-use crate::engine::lines::log_later;
+use crate::engine::lines::{Subject, log_later};
 use crate::engine::sessions::Sent;
 use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
@@ -23,7 +23,10 @@ impl Change<'_> {
         let counters = &self.cell.shared.counters;
         match output {
             Output::Append { first, paced } => self.append_to_log(nonce, first, paced.map(|paced| *paced)),
-            Output::Stored { token } => self.effects.results.push((nonce, token, Ok(Sent::Stored))),
+            Output::Stored { token } => {
+                self.state.session.stored(nonce, token);
+                self.effects.results.push((nonce, token, Ok(Sent::Stored)));
+            }
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = self.state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
@@ -33,7 +36,7 @@ impl Change<'_> {
                     false => "event not stored: no client gets it, and its sender is told",
                 };
                 if !is_handed_over {
-                    log_later!(self, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, %error, "{text}");
+                    log_later!(self, ERROR, of nonce, [error = error.clone()], %error, "{text}");
                 }
                 let end = match error {
                     StoreError::TooLarge { bytes, max } => SynthesizedEnd::TooLarge { bytes, max },
@@ -49,15 +52,19 @@ impl Change<'_> {
             Output::Load { conn, after, up_to } => self.load(nonce, conn, (after, up_to)),
             Output::Cut(cut) => self.was_cut(cut),
             Output::Accept { conn } => {
-                let stored = self.state.session.stream(nonce).map_or(0, |stream| stream.machine.durable());
+                let stored = self.state.session.stream_mut(nonce).map_or(0, |stream| {
+                    stream.counts.connections += 1;
+                    stream.counts.resumes += 1;
+                    stream.machine.durable()
+                });
                 if let Some(out) = self.state.conns.get_mut(&conn) {
                     out.head = Some(AnswerHead::EVENT_STREAM);
                     let (request, cursor) = out.asked_for();
                     let (after, instead) = out.reading().map_or((0, false), |reading| (reading.after, reading.instead));
                     Counters::add(&counters.resumes_accepted, u64::from(!instead));
                     let replayed = stored.saturating_sub(after);
-                    log_later!(self, DEBUG, [stream = nonce.hex()], %stream, connection = conn, %request, ?cursor,
-                        replayed, "resume");
+                    log_later!(self, DEBUG, [subject = Subject::of(&self.state.session, nonce)], stream = subject.stream,
+                        connection = conn, %request, tool = subject.tool, ?cursor, replayed, "resume");
                 }
                 self.effects.touched.push(conn);
                 self.has_reader(nonce, conn);
@@ -66,7 +73,7 @@ impl Change<'_> {
             Output::Send { conn, frame } => self.send_frame(nonce, conn, frame),
             Output::Wake { conn } => self.effects.touched.push(conn),
             Output::Close { conn, why } => {
-                log_later!(self, DEBUG, [stream = nonce.hex()], %stream, connection = conn, why = why.as_str(),
+                log_later!(self, DEBUG, of nonce, [], connection = conn, why = why.as_str(),
                     "connection closed");
                 self.answer(conn, AnswerHead::EVENT_STREAM, Vec::new());
                 if let Some(out) = self.state.conns.get_mut(&conn).filter(|_| why == CloseReason::Superseded) {

@@ -19,6 +19,7 @@ use crate::engine::tasks::subscription::SubscriptionCell;
 use crate::engine::{EngineError, Options};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
+use crate::repeats::Repeats;
 use crate::store::{EventStore, Ticket};
 use crate::stream::{AUTO, ChainKey, Cuts, Drain, Spread, retry_floor_ms};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     /// The key for the running hash of each log. There is one if the store encrypts what it keeps.
     pub(crate) chain_key: Option<ChainKey>,
     pub(crate) counters: Counters,
+    /// Log lines that came too often to be written.
+    pub(crate) repeats: Mutex<Repeats>,
     /// By their names: two servers may have sessions with the same id.
     pub(crate) sessions: Mutex<OwnMap<Arc<str>, Arc<Cell>>>,
     pub(crate) places: Mutex<Places>,

@@ -1,10 +1,74 @@
-//! Counters of what an engine did.
+//! What is counted of an engine: one list for the code, the languages, the tests and the documentation.
 
+use crate::protocol::{Reason, Refusal};
+use crate::session::Outcome;
 use crate::stream::CloseReason;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
+/// What a number says of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows, from the start of the engine on.
+    Counter,
+    /// It is of now.
+    Gauge,
+}
+
+impl Kind {
+    /// The name that exporters have for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
+/// What several engines, or processes, have together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Across {
+    /// The sum.
+    Sum,
+    /// The largest.
+    Max,
+    /// The smallest.
+    Min,
+    /// The sum over their stores. Where the store is a file or PostgreSQL, each process counts all of it: it is counted once.
+    Stores,
+}
+
+impl Across {
+    /// Its name, the same in every language.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Stores => "stores",
+        }
+    }
+}
+
+/// One thing that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Its name, as Rust and Python spell it. JavaScript has it in camel case.
+    pub name: &'static str,
+    /// Whether it is of now, or only grows.
+    pub kind: Kind,
+    /// What is counted.
+    pub unit: &'static str,
+    /// What several processes have together.
+    pub across: Across,
+    /// What it says, in one sentence.
+    pub about: &'static str,
+}
+
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    (
+        gauges { $($(#[doc = $now_about:literal])+ $now:ident: $now_unit:literal, $across:ident;)* }
+        counters { $($(#[doc = $about:literal])+ $name:ident: $unit:literal;)* }
+    ) => {
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
 
@@ -12,19 +76,8 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
-            /// Sessions that are open now.
-            pub sessions: u64,
-            /// Tasks whose call runs now, or waits for its client.
-            pub tasks: u64,
-            /// Connections that are open now.
-            pub connections: u64,
-            /// Logs in the store now.
-            pub streams: u64,
-            /// Events in the store now.
-            pub events: u64,
-            /// Bytes in the store now.
-            pub bytes: u64,
+            $($(#[doc = $now_about])+ pub $now: u64,)*
+            $($(#[doc = $about])+ pub $name: u64,)*
         }
 
         impl Counters {
@@ -33,107 +86,249 @@ macro_rules! counters {
             }
         }
 
-        impl Stats {
-            /// The names of what there is now: for an exporter, gauges. All the others are counters since the engine was
-            /// made, and only grow.
-            pub const GAUGES: [&str; 6] = ["sessions", "tasks", "connections", "streams", "events", "bytes"];
+        /// Everything that is counted, in a fixed order: first what is of now.
+        pub static COUNTERS: &[Counter] = &[
+            $(Counter {
+                name: stringify!($now),
+                kind: Kind::Gauge,
+                unit: $now_unit,
+                across: Across::$across,
+                about: concat!($($now_about),+).trim_ascii(),
+            },)*
+            $(Counter {
+                name: stringify!($name),
+                kind: Kind::Counter,
+                unit: $unit,
+                across: Across::Sum,
+                about: concat!($($about),+).trim_ascii(),
+            },)*
+        ];
 
-            /// Every count with its name, in a fixed order: first the [gauges](Self::GAUGES).
+        impl Stats {
+            /// Every number, with what it is, in the order of [`COUNTERS`].
             ///
             /// ```
-            /// use tailrope_core::engine::{Engine, Options, Stats};
+            /// use tailrope_core::engine::{Engine, Options};
             ///
             /// let engine = Engine::new(Options::default());
-            /// for (name, value) in engine.stats().entries() {
-            ///     let kind = if Stats::GAUGES.contains(&name) { "gauge" } else { "counter" };
-            ///     println!("# TYPE tailrope_{name} {kind}\ntailrope_{name} {value}");
+            /// for (counter, value) in engine.stats().entries() {
+            ///     let (name, kind) = (counter.name, counter.kind.as_str());
+            ///     println!("# HELP tailrope_{name} {}\n# TYPE tailrope_{name} {kind}\ntailrope_{name} {value}", counter.about);
             /// }
             /// ```
-            pub fn entries(&self) -> Vec<(&'static str, u64)> {
-                let now = [self.sessions, self.tasks, self.connections, self.streams, self.events, self.bytes];
-                let since = [$((stringify!($name), self.$name)),*];
-                Self::GAUGES.into_iter().zip(now).chain(since).collect()
+            pub fn entries(&self) -> impl Iterator<Item = (&'static Counter, u64)> + use<> {
+                COUNTERS.iter().zip([$(self.$now,)* $(self.$name,)*])
             }
         }
     };
 }
 
 counters! {
-    /// Sessions that were opened.
-    sessions_opened,
-    /// Sessions that ended before their idle time, for a newer one of the same principal.
-    sessions_gave_way,
-    /// Sessions that another process took over, because this one seemed to be gone.
-    sessions_taken_over,
-    /// Sessions that a drain left to other processes.
-    sessions_handed_over,
-    /// Sessions whose owner was gone, and that this process has from then on.
-    sessions_adopted,
-    /// Streams that were opened.
-    streams_opened,
-    /// Connections that were opened.
-    connections_opened,
-    /// Events that the store took.
-    events_stored,
-    /// Events that the store did not take.
-    events_unstored,
-    /// Messages whose request had its end already, or is answered in JSON.
-    messages_late,
-    /// Resumes that continue a stream.
-    resumes_accepted,
-    /// Resumes at the terminal: nothing was left.
-    resumes_complete,
-    /// Resumes that were not possible and were answered with an error for their request.
-    resumes_lost,
-    /// Resumes that were refused with a status.
-    resumes_refused,
-    /// Gaps that were announced.
-    gaps,
-    /// Positions missing in those gaps.
-    events_missed,
-    /// Readers that took a stream over from another connection.
-    takeovers,
-    /// Streams whose reader here was replaced by one in another process.
-    takeovers_elsewhere,
-    /// Streams whose stored events the store lost.
-    logs_lost,
-    /// Connections that ended because their stream was complete.
-    closes_complete,
-    /// Connections that the host closed.
-    closes_asked,
-    /// Polled connections that were closed after their time.
-    closes_polled,
-    /// Connections closed at their age or byte limit.
-    closes_limit,
-    /// Connections closed by a drain.
-    closes_drain,
-    /// Connections closed because the store could not be read.
-    closes_fault,
-    /// Connections closed with their session.
-    closes_ended,
-    /// Connections that the client or the network ended.
-    connections_lost,
-    /// Answers to questions that an owner before this one asked: nobody waits for them.
-    answers_unasked,
-    /// Requests for a session of another principal: they were answered as for a session that is not known.
-    requests_foreign,
-    /// Calls that became tasks.
-    tasks_created,
-    /// Tasks of other processes that this process goes on with.
-    tasks_adopted,
-    /// Tasks that this process gave their end, because the process that ran them was gone.
-    tasks_lost,
-    /// Tasks that were ended because no client asked for them for `max_detached_ms`.
-    tasks_unasked,
-    /// Requests of 2026-07-28 that were refused, so that their clients fall back to a revision that can resume.
-    requests_steered,
-    /// Requests of 2026-07-28 that were left to the SDK: they cannot be resumed.
-    requests_unresumable,
+    gauges {
+        /// Sessions that are open here and that this process has.
+        sessions: "sessions", Sum;
+        /// Sessions of other processes that are read here.
+        sessions_read: "sessions", Sum;
+        /// Calls that run.
+        calls_running: "calls", Sum;
+        /// For how long the oldest call that runs has done so.
+        oldest_call_ms: "ms", Max;
+        /// Tasks whose call runs now, or waits for its client.
+        tasks: "tasks", Sum;
+        /// Connections that are open now.
+        connections: "connections", Sum;
+        /// Bytes of events that wait for the event store.
+        bytes_waiting: "bytes", Sum;
+        /// Whether the event store was reached: 1, or 0 while it is away.
+        store_up: "stores", Min;
+        /// For how long the event store has been away.
+        store_away_ms: "ms", Max;
+        /// Logs in the store now.
+        streams: "streams", Stores;
+        /// Events in the store now.
+        events: "events", Stores;
+        /// Bytes in the store now.
+        bytes: "bytes", Stores;
+    }
+    counters {
+        /// Calls that were begun here: requests of clients in a session.
+        calls_begun: "calls";
+        /// Calls that ended with a result of their handler.
+        calls_result: "calls";
+        /// Calls that ended with a result that says that the tool failed.
+        calls_tool_error: "calls";
+        /// Calls that ended with an error of their handler.
+        calls_error: "calls";
+        /// Calls that their clients cancelled.
+        calls_cancelled: "calls";
+        /// Calls that ended because their client did not come back for `max_detached_ms`.
+        calls_client_gone: "calls";
+        /// Calls that ended because the server stopped.
+        calls_drained: "calls";
+        /// Calls that ended because the process that ran them was gone, or was taken for gone.
+        calls_owner_gone: "calls";
+        /// Calls whose response the event store did not take, or of which it lost events.
+        calls_store_refused: "calls";
+        /// Calls whose response was larger than the server keeps, or whose retention was over.
+        calls_limit: "calls";
+        /// Calls that ended with their session.
+        calls_session_ended: "calls";
+        /// Requests that were refused: the request is not as it must be (400, 405, 406, 413, 415).
+        refused_bad_request: "requests";
+        /// Requests that were refused: the host or the origin is not served (403).
+        refused_forbidden: "requests";
+        /// Requests that were refused: nobody can tell whose request it is (500).
+        refused_unidentified: "requests";
+        /// Requests that were refused: code around the session failed (500).
+        refused_internal: "requests";
+        /// Requests that were refused: there is no such session for this user (404).
+        refused_unknown_session: "requests";
+        /// Requests that were refused: the session has ended (404).
+        refused_ended_session: "requests";
+        /// Requests that were refused: the event id names nothing that can be resumed (400).
+        refused_unknown_cursor: "requests";
+        /// Requests that were refused: a request with this id is running (400).
+        refused_duplicate_id: "requests";
+        /// Requests that were refused: as many requests of the session run as may: `max_requests_per_session` (429).
+        refused_too_many_requests: "requests";
+        /// Requests that were refused: as many sessions are open as may, and none is idle: `max_sessions`, `max_sessions_per_principal` (503).
+        refused_too_many_sessions: "requests";
+        /// Requests that were refused: the server is stopping (503).
+        refused_stopping: "requests";
+        /// Requests that were refused: the event store gives no sign, so another process may have the session (503).
+        refused_store_silent: "requests";
+        /// Requests that were refused: too much waits for the event store (503).
+        refused_store_behind: "requests";
+        /// Requests that were refused: the event store cannot say now whether there is such a session or task (503).
+        refused_store_unread: "requests";
+        /// Requests that were refused: the request does not get to the process that has the session (503).
+        refused_not_relayed: "requests";
+        /// Requests that were refused: the request may run, and its answer cannot be given (504).
+        refused_answer_unknown: "requests";
+        /// Sessions that were opened.
+        sessions_opened: "sessions";
+        /// Sessions that ended before their idle time, for a newer one of the same principal.
+        sessions_gave_way: "sessions";
+        /// Sessions that another process took over, because this one seemed to be gone.
+        sessions_taken_over: "sessions";
+        /// Sessions that a drain left to other processes.
+        sessions_handed_over: "sessions";
+        /// Sessions whose owner was gone, and that this process has from then on.
+        sessions_adopted: "sessions";
+        /// Streams that were opened.
+        streams_opened: "streams";
+        /// Connections that were opened.
+        connections_opened: "connections";
+        /// Events that the store took.
+        events_stored: "events";
+        /// Events that the store did not take.
+        events_unstored: "events";
+        /// Messages whose request had its end already, or is answered in JSON.
+        messages_late: "messages";
+        /// Resumes that continue a stream.
+        resumes_accepted: "connections";
+        /// Resumes at the terminal: nothing was left.
+        resumes_complete: "connections";
+        /// Resumes that were not possible and were answered with an error for their request.
+        resumes_lost: "connections";
+        /// Resumes that were refused with a status.
+        resumes_refused: "connections";
+        /// Gaps that were announced.
+        gaps: "gaps";
+        /// Positions missing in those gaps.
+        events_missed: "positions";
+        /// Readers that took a stream over from another connection.
+        takeovers: "connections";
+        /// Streams whose reader here was replaced by one in another process.
+        takeovers_elsewhere: "streams";
+        /// Streams whose stored events the store lost.
+        logs_lost: "streams";
+        /// Connections that ended because their stream was complete.
+        closes_complete: "connections";
+        /// Connections that the host closed.
+        closes_asked: "connections";
+        /// Polled connections that were closed after their time.
+        closes_polled: "connections";
+        /// Connections closed at their age or byte limit.
+        closes_limit: "connections";
+        /// Connections closed by a drain.
+        closes_drain: "connections";
+        /// Connections closed because the store could not be read.
+        closes_fault: "connections";
+        /// Connections closed with their session.
+        closes_ended: "connections";
+        /// Connections that the client or the network ended.
+        connections_lost: "connections";
+        /// Answers to questions that an owner before this one asked: nobody waits for them.
+        answers_unasked: "messages";
+        /// Requests for a session of another principal: they were answered as for a session that is not known.
+        requests_foreign: "requests";
+        /// Calls that became tasks.
+        tasks_created: "tasks";
+        /// Tasks of other processes that this process goes on with.
+        tasks_adopted: "tasks";
+        /// Tasks that this process gave their end, because the process that ran them was gone.
+        tasks_lost: "tasks";
+        /// Tasks that were ended because no client asked for them for `max_detached_ms`.
+        tasks_unasked: "tasks";
+        /// Requests of 2026-07-28 that were refused, so that their clients fall back to a revision that can resume.
+        requests_steered: "requests";
+        /// Requests of 2026-07-28 that were left to the SDK: they cannot be resumed.
+        requests_unresumable: "requests";
+    }
 }
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// A call has ended so. One that was refused is counted with its request.
+    pub(crate) fn ended(&self, outcome: Outcome, calls: u64) {
+        let counter = match outcome {
+            Outcome::Refused => return,
+            Outcome::Result => &self.calls_result,
+            Outcome::ToolError => &self.calls_tool_error,
+            Outcome::Error => &self.calls_error,
+            Outcome::Cancelled => &self.calls_cancelled,
+            Outcome::ClientGone => &self.calls_client_gone,
+            Outcome::Drained => &self.calls_drained,
+            Outcome::OwnerGone => &self.calls_owner_gone,
+            Outcome::StoreRefused => &self.calls_store_refused,
+            Outcome::Limit => &self.calls_limit,
+            Outcome::SessionEnded => &self.calls_session_ended,
+        };
+        Self::add(counter, calls);
+    }
+
+    /// A request was refused for this reason.
+    pub(crate) fn refused(&self, reason: Reason) {
+        let counter = match reason {
+            Reason::Steered => &self.requests_steered,
+            Reason::BadRequest => &self.refused_bad_request,
+            Reason::Forbidden => &self.refused_forbidden,
+            Reason::Unidentified => &self.refused_unidentified,
+            Reason::Internal => &self.refused_internal,
+            Reason::UnknownSession => &self.refused_unknown_session,
+            Reason::EndedSession => &self.refused_ended_session,
+            Reason::UnknownCursor => &self.refused_unknown_cursor,
+            Reason::DuplicateId => &self.refused_duplicate_id,
+            Reason::TooManyRequests => &self.refused_too_many_requests,
+            Reason::TooManySessions => &self.refused_too_many_sessions,
+            Reason::Stopping => &self.refused_stopping,
+            Reason::StoreSilent => &self.refused_store_silent,
+            Reason::StoreBehind => &self.refused_store_behind,
+            Reason::StoreUnread => &self.refused_store_unread,
+            Reason::NotRelayed => &self.refused_not_relayed,
+            Reason::AnswerUnknown => &self.refused_answer_unknown,
+        };
+        Self::add(counter, 1);
+    }
+
+    /// The engine answers with this refusal.
+    pub(crate) fn counted(&self, refusal: Refusal) -> Refusal {
+        self.refused(refusal.reason);
+        Refusal { is_counted: true, ..refusal }
     }
 
     pub(crate) fn closed(&self, why: CloseReason) {

@@ -1,7 +1,7 @@
 //! What a host refuses before or after admission, in the words of the SDK that it serves.
 
 use crate::protocol::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, PARSE_ERROR};
-use crate::protocol::{Dialect, Refusal, Wording};
+use crate::protocol::{Dialect, Reason, Refusal, Wording};
 
 /// Why a host does not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,19 @@ impl<'a> Fault<'a> {
 
     /// The answer.
     pub fn refusal(self, dialect: &Dialect) -> Refusal {
+        let refusal = self.answer(dialect);
+        match self {
+            Self::ForeignHost(_) | Self::ForeignOrigin(_) => refusal.because(Reason::Forbidden),
+            Self::Internal => refusal.because(Reason::Internal),
+            Self::StoreSilent => refusal.because(Reason::StoreSilent),
+            Self::TooManyRequests => refusal.because(Reason::TooManyRequests),
+            Self::TooManySessions => refusal.because(Reason::TooManySessions),
+            Self::Unidentified => refusal.because(Reason::Unidentified),
+            _ => refusal,
+        }
+    }
+
+    fn answer(self, dialect: &Dialect) -> Refusal {
         let wording = dialect.wording;
         match self {
             Self::AppUnreachable => {

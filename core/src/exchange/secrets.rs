@@ -58,7 +58,8 @@ impl Secrets {
         }
     }
 
-    fn are_in(&self, text: &str) -> bool {
+    /// Whether a text holds one of them.
+    pub(super) fn are_in(&self, text: &str) -> bool {
         self.0.iter().any(|secret| *text == **secret || (secret.len() >= MIN_PART && text.contains(&**secret)))
     }
 

@@ -36,8 +36,6 @@ pub struct Context<'a> {
     pub session_id: &'a str,
     /// Requests are answered with a JSON body, so nobody needs to accept an event stream for them.
     pub json_response: bool,
-    /// Calls may be paced: which tools they call, and with which progress tokens, is read.
-    pub paced: bool,
 }
 
 /// How `Accept` is read (W-011).
@@ -54,6 +52,8 @@ pub enum AcceptRule {
 /// Where hosts differ: those that replace an SDK answer as it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
+    /// What records call the SDK.
+    pub sdk: &'static str,
     /// How `Accept` is read.
     pub accept: AcceptRule,
     /// A client has to accept event streams also where answers are JSON bodies.
@@ -84,6 +84,7 @@ impl Dialect {
     /// The specification, for hosts that replace no SDK. Its words are those that most clients were written against. A host tells its
     /// handlers of a cancellation, and the engine gives the request its end.
     pub const NEUTRAL: Self = Self {
+        sdk: "rust",
         accept: AcceptRule::Wildcards,
         json_needs_event_stream: false,
         wording: Wording::TypeScript,
@@ -99,6 +100,7 @@ impl Dialect {
 
     /// The `mcp` package on PyPI, 1.x.
     pub const MCP_PYTHON_1: Self = Self {
+        sdk: "mcp 1.x",
         accept: AcceptRule::Prefix,
         json_needs_event_stream: false,
         wording: Wording::Python,
@@ -114,6 +116,7 @@ impl Dialect {
 
     /// The `mcp` package on PyPI, 2.x. Its manager routes by version before a transport sees it.
     pub const MCP_PYTHON_2: Self = Self {
+        sdk: "mcp 2.x",
         accept: AcceptRule::Wildcards,
         json_needs_event_stream: false,
         wording: Wording::Python,
@@ -130,6 +133,7 @@ impl Dialect {
     /// The `@modelcontextprotocol/sdk` package on npm, 1.x. Its versions are the host's to name: see
     /// [`admit_with_versions`].
     pub const MCP_TYPESCRIPT_1: Self = Self {
+        sdk: "@modelcontextprotocol/sdk 1.x",
         accept: AcceptRule::Contained,
         json_needs_event_stream: true,
         wording: Wording::TypeScript,
@@ -144,11 +148,12 @@ impl Dialect {
     };
 
     /// The `@modelcontextprotocol/server` package on npm, 2.x. Its transport answers as 1.x does.
-    pub const MCP_TYPESCRIPT_2: Self = Self::MCP_TYPESCRIPT_1;
+    pub const MCP_TYPESCRIPT_2: Self = Self { sdk: "@modelcontextprotocol/server 2.x", ..Self::MCP_TYPESCRIPT_1 };
 }
 
 /// What an admitted request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "it lives as long as its request, which an allocation would make slower")]
 pub enum Operation {
     /// Take these messages.
     Post(Body),
@@ -242,7 +247,7 @@ pub(crate) fn read_post(
     }
 
     let max_batch = if dialect.batches { MAX_BATCH } else { usize::MAX };
-    let form = Form { max_batch, is_exact: dialect.exact_members, paced: context.paced, names: dialect.names };
+    let form = Form { max_batch, is_exact: dialect.exact_members, names: dialect.names };
     let body = jsonrpc::read_as(body, form).map_err(|error| wording.malformed(&error))?;
     check_messages(&body, context, dialect)?;
     Ok(body)

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 pub use super::envelope_error::EnvelopeError;
 use super::fields::{Members, Params, members, params_of, place};
 use super::request_id::{Names, RequestId, is_canonical_integer, write_json_string};
+use super::tool_name::ToolName;
 
 /// The body is not JSON.
 pub const PARSE_ERROR: i32 = -32700;
@@ -34,6 +35,7 @@ pub const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
 
 /// What a body holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "it lives as long as its request, which an allocation would make slower")]
 pub enum Body {
     /// One message.
     Single(Envelope),
@@ -122,8 +124,7 @@ pub enum Lasting<'a> {
 }
 
 /// The few parameters that the engine reads. One that is absent or of another type is `None`: to
-/// refuse it is the handler's business, except where it [names a request](Names). So may be what [no
-/// pace](Form::paced) asks for.
+/// refuse it is the handler's business, except where it [names a request](Names).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     /// `params.protocolVersion` of `initialize`.
@@ -133,7 +134,7 @@ pub struct Fields {
     /// `params._meta.progressToken` as compact JSON text, of requests.
     pub progress_token: Option<String>,
     /// `params.name` of `tools/call`.
-    pub tool_name: Option<String>,
+    pub tool_name: Option<ToolName>,
     /// `params.uri` of `resources/subscribe` and `resources/unsubscribe`.
     pub resource_uri: Option<String>,
 }
@@ -146,16 +147,13 @@ pub struct Form {
     /// A message has the members of its kind and no other, absent where they do not apply, and
     /// `_meta` is an object. Otherwise what is unknown is skipped, and null is as good as absent.
     pub is_exact: bool,
-    /// Calls may be paced: their [tools](Fields::tool_name) and [tokens](Fields::progress_token) are read. Otherwise nobody asks
-    /// for these, and they may be `None`.
-    pub paced: bool,
     /// Which names of requests are taken. Unless any are, a parameter that is read must not come twice either.
     pub names: Names,
 }
 
 impl Form {
     /// The most lenient one, for what was admitted before, and for what peers send of their own.
-    const LENIENT: Self = Self { max_batch: usize::MAX, is_exact: false, paced: true, names: Names::Any };
+    const LENIENT: Self = Self { max_batch: usize::MAX, is_exact: false, names: Names::Any };
 }
 
 /// Reads the envelopes of a body.
@@ -195,6 +193,7 @@ pub fn read_leniently(body: &[u8]) -> Vec<Envelope> {
 }
 
 pub(crate) const CANCELLED: &str = "notifications/cancelled";
+const CALL: &str = "tools/call";
 const SUBSCRIBE: &str = "resources/subscribe";
 const UNSUBSCRIBE: &str = "resources/unsubscribe";
 const JSON_BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
@@ -253,11 +252,7 @@ fn read_one(text: &str, start: usize, form: Form) -> Result<Envelope, EnvelopeEr
     if params.is_some_and(|raw| !raw.get().starts_with('{')) {
         return Err(EnvelopeError::Params);
     }
-    let is_read = match (kind, method.as_deref()) {
-        (Kind::Request, Some("initialize" | SUBSCRIBE | UNSUBSCRIBE)) => true,
-        (Kind::Request, _) => form.paced,
-        (_, method) => method == Some(CANCELLED),
-    };
+    let is_read = kind == Kind::Request || method.as_deref() == Some(CANCELLED);
     // They were read as JSON before, so they read again.
     let known = params.or(result).filter(|_| is_read || form.is_exact).and_then(|raw| params_of(raw).ok());
     if form.is_exact && known.as_ref().is_some_and(|known| !has_good_meta(kind, known)) {
@@ -293,7 +288,7 @@ fn read_fields(kind: Kind, method: &str, params: &Params<'_>, names: Names) -> R
         };
         match method {
             "initialize" => fields.protocol_version = text(params.protocol_version),
-            "tools/call" => fields.tool_name = text(params.name),
+            CALL => fields.tool_name = params.name.and_then(string).map(|name| ToolName::from(&*name)),
             SUBSCRIBE | UNSUBSCRIBE => fields.resource_uri = text(params.uri),
             _ => {}
         }

@@ -29,22 +29,28 @@ mod hex;
 mod incarnation;
 pub(crate) mod json;
 pub mod jsonrpc;
+mod reason;
 pub mod refusal;
 pub mod request_id;
+mod response;
 pub mod revision;
 pub mod sse;
 pub(crate) mod sse_blocks;
 pub mod sse_decoder;
 #[cfg(feature = "testing")]
 pub mod told;
+mod tool_name;
 
 pub use admission::{AcceptRule, Context, Dialect, Head, Operation, admit, admit_with_versions};
 pub use event_id::{Cursor, EventId, IdEncoder, MAX_EVENT_ID_LEN, MAX_SEQ, MAX_VISIT, Origin, StreamNonce};
 pub use hex::hex;
 pub use incarnation::{Incarnation, Incoming};
 pub use jsonrpc::{Body, Envelope, EnvelopeError, Fields, InitializeResult, Kind, Lasting, ListChanged};
+pub use reason::Reason;
 pub(crate) use refusal::retry_after_s;
 pub use refusal::{ErrorId, NotRelayed, Refusal, Wording};
 pub use request_id::{Names, RequestId};
+pub(crate) use response::{is_error, is_tool_error};
 pub use revision::{CLIENT_CAPABILITIES, Revision, Rules, TASKS_EXTENSION};
 pub use sse_decoder::{Decoder, Event, EventTooLarge, Item};
+pub use tool_name::ToolName;

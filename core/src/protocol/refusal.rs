@@ -11,6 +11,7 @@ use super::admission::Dialect;
 use super::jsonrpc::{
     self, EnvelopeError, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION,
 };
+use super::reason::Reason;
 use super::request_id::{Names, RequestId};
 use super::revision::Revision;
 
@@ -49,6 +50,10 @@ pub struct Refusal {
     pub request: Option<RequestId>,
     /// The `data` of the error, as JSON.
     pub data: Option<String>,
+    /// Why the request is refused, for the operator.
+    pub reason: Reason,
+    /// The engine has counted it.
+    pub is_counted: bool,
 }
 
 impl fmt::Display for Refusal {
@@ -62,7 +67,23 @@ impl Error for Refusal {}
 impl Refusal {
     /// A refusal without an `Allow` header.
     pub fn new(status: u16, code: i32, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), allow: None, error_id: None, request: None, data: None }
+        let (message, reason) = (message.into(), Reason::BadRequest);
+        Self {
+            status,
+            code,
+            message,
+            allow: None,
+            error_id: None,
+            request: None,
+            data: None,
+            reason,
+            is_counted: false,
+        }
+    }
+
+    /// The same, for this reason.
+    pub fn because(self, reason: Reason) -> Self {
+        Self { reason, ..self }
     }
 
     /// The answer to a request of a revision without resumption that names the ones with it: clients of both eras then
@@ -71,7 +92,9 @@ impl Refusal {
         let resumable: Vec<&str> = Revision::WITH_SESSIONS.iter().map(|revision| revision.as_str()).collect();
         let data = serde_json::json!({ "supported": resumable, "requested": requested }).to_string();
         let refusal = Self::new(400, UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version");
-        Self { error_id: Some(ErrorId::Null), data: Some(data), ..refusal }.naming_request(body)
+        Self { error_id: Some(ErrorId::Null), data: Some(data), ..refusal }
+            .naming_request(body)
+            .because(Reason::Steered)
     }
 
     /// The same, as the answer to the request that this body is, where it is one.
@@ -203,6 +226,7 @@ impl Wording {
             Self::Python => Refusal::new(404, INVALID_REQUEST, "Not Found: Invalid or expired session ID"),
             Self::TypeScript => Refusal::new(404, SESSION_NOT_FOUND, "Session not found"),
         }
+        .because(Reason::UnknownSession)
     }
 
     pub(super) fn unsupported_version(self, version: &str, served: &str) -> Refusal {
@@ -251,6 +275,7 @@ impl Wording {
             Self::Python => Refusal::new(404, INVALID_REQUEST, "Session not found"),
             Self::TypeScript => self.session_not_found(),
         }
+        .because(Reason::UnknownSession)
     }
 
     /// The session has ended (W-084).
@@ -259,21 +284,24 @@ impl Wording {
             Self::Python => Refusal::new(404, INVALID_REQUEST, "Not Found: Session has been terminated"),
             Self::TypeScript => self.session_not_found(),
         }
+        .because(Reason::EndedSession)
     }
 
     /// The session ended while the answer in JSON was awaited.
     pub fn session_ended_meanwhile(self) -> Refusal {
         Refusal::new(500, INTERNAL_ERROR, "Session terminated before the request completed")
+            .because(Reason::EndedSession)
     }
 
     /// Nothing is taken any more.
     pub fn closing(self) -> Refusal {
-        Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing")
+        Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the server is closing").because(Reason::Stopping)
     }
 
     /// The event store does not keep up with what is sent.
     pub fn store_behind(self) -> Refusal {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: too much waits for the event store")
+            .because(Reason::StoreBehind)
     }
 
     /// The request cannot be brought to the process that has its session.
@@ -285,17 +313,19 @@ impl Wording {
             NotRelayed::NotServed => "the process that has the session takes no requests from other processes",
             NotRelayed::NotRead => "the process that has the session cannot read the request",
         };
-        Refusal::new(503, INTERNAL_ERROR, format!("Service Unavailable: {why}"))
+        Refusal::new(503, INTERNAL_ERROR, format!("Service Unavailable: {why}")).because(Reason::NotRelayed)
     }
 
     /// The request may run, and its answer cannot be given: who asks again could make it run twice, so this is no 503.
     pub fn answer_unknown(self) -> Refusal {
         Refusal::new(504, INTERNAL_ERROR, "Gateway Timeout: the request may run, and its answer cannot be given")
+            .because(Reason::AnswerUnknown)
     }
 
     /// Whether there is such a session is known to the event store alone, which cannot tell now.
     pub fn session_not_told(self) -> Refusal {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the session cannot be looked up now")
+            .because(Reason::StoreUnread)
     }
 
     /// The cursor is not one of this session, and names no request that could be answered. The same
@@ -305,12 +335,13 @@ impl Wording {
             Self::Python => self.refused(400, "Bad Request: the stream of this Last-Event-ID cannot be resumed"),
             Self::TypeScript => self.invalid_event_id(),
         }
+        .because(Reason::UnknownCursor)
     }
 
     /// A request with this id has no response yet (F-08).
     pub fn in_flight_already(self, id: &RequestId) -> Refusal {
         let refusal = self.invalid(&format!("request id {} is already in flight", id.to_json()));
         // The id in question belongs to the first request, whose answer must not be mistaken for this one.
-        Refusal { error_id: Some(ErrorId::Null), ..refusal }
+        Refusal { error_id: Some(ErrorId::Null), ..refusal }.because(Reason::DuplicateId)
     }
 }

@@ -18,7 +18,7 @@ pub fn told(body: &[u8], dialect: &Dialect) -> Value {
         ..Head::default()
     };
     let taken = |session_id| {
-        let context = Context { session_id, json_response: false, paced: true };
+        let context = Context { session_id, json_response: false };
         admit(&head, body, &context, dialect)
     };
     // Some dialects take `initialize` only where there is no session yet, and nothing else there.

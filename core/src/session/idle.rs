@@ -47,6 +47,11 @@ impl Session {
         self.last_contact
     }
 
+    /// Whether the client has stayed away for as long as it may while requests run.
+    pub fn is_detached(&self, now: Ms, max_detached_ms: u64) -> bool {
+        self.connections == 0 && self.last_contact + max_detached_ms <= now
+    }
+
     /// Until when something holds the session: an open connection, a running request or a pending poll.
     ///
     /// A poll is pending for max(10 x retry, 60 s) after a connection that left something to come back for. Without any

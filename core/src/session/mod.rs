@@ -7,7 +7,9 @@ mod ends;
 mod handshake;
 mod heartbeat;
 mod idle;
+mod outcome;
 mod paces;
+mod record;
 mod requests;
 mod routing;
 mod streams;
@@ -16,7 +18,9 @@ use std::collections::BTreeMap;
 
 pub use ends::{SynthesizedEnd, end_payload, ends_payload, nameless_end, refusal_payload, same_end, stream_end};
 pub use handshake::{Handshake, MAX_HANDSHAKE_BYTES};
+pub use outcome::{Outcome, Weight};
 pub use paces::{CallPace, Pace, Paces};
+pub use record::{Asked, Counts, Record};
 pub use routing::{OutgoingKind, Route};
 pub use streams::{Call, Stream};
 
@@ -57,6 +61,15 @@ pub struct Session {
     /// Ordered, so that the same inputs give the same outputs.
     streams: BTreeMap<StreamNonce, Box<Stream>>,
     in_flight: BTreeMap<RequestId, StreamNonce>,
+    /// Those of them that have no stream, and since when they run.
+    outside: BTreeMap<RequestId, (Asked, Ms)>,
+    /// The requests that have had their end, until somebody takes note of it.
+    over: SmallVec<[Box<Record>; 1]>,
+    /// How many others ended well.
+    results: u32,
+    records_results: bool,
+    /// Why the calls have ended that end with the session.
+    ends_because: Outcome,
     /// Requests of the server that the client has not answered, and where they are logged.
     questions: BTreeMap<RequestId, Question>,
     standalone: Option<StreamNonce>,
@@ -91,6 +104,11 @@ impl Session {
             pacing,
             streams: BTreeMap::new(),
             in_flight: BTreeMap::new(),
+            outside: BTreeMap::new(),
+            over: SmallVec::new(),
+            results: 0,
+            records_results: false,
+            ends_because: Outcome::SessionEnded,
             questions: BTreeMap::new(),
             standalone: None,
             draining: None,
@@ -199,7 +217,7 @@ impl Session {
     pub fn replayed(&mut self, id: Option<&RequestId>, payload: &[u8]) -> Option<bool> {
         let id = id.filter(|id| self.initialize.as_ref() == Some(id) && !self.in_flight.contains_key(id))?;
         let before = self.revision;
-        self.answered_outside(id, payload);
+        self.read_initialize(Some(id), payload);
         Some(self.revision == before)
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Question, Session, Steps, SynthesizedEnd};
+use super::{Outcome, Question, Session, Steps, SynthesizedEnd};
 use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce, jsonrpc};
 use crate::stream::{EventKind, Input, NewEvent, Refused, Seq};
@@ -91,6 +91,7 @@ impl Session {
             },
         };
         let position = stream.machine.published() + 1;
+        let outcome = if kind == OutgoingKind::Response { Outcome::of_response(&payload) } else { Outcome::Result };
         if kind == OutgoingKind::Response {
             self.read_initialize(id, &payload);
         }
@@ -102,7 +103,7 @@ impl Session {
             && let (Some(id), Some(stream)) = (id, self.streams.get_mut(&nonce))
             && !stream.machine.is_ending()
         {
-            stream.requests.answer(id, token);
+            stream.requests.answer(id, token, outcome);
             self.in_flight.remove(id);
         }
         let cancelled = self.cancelled_question(kind, &payload);
@@ -155,13 +156,17 @@ impl Session {
         if let Some(heartbeat) = &mut stream.heartbeat {
             heartbeat.lost(seq);
         }
-        if kind.is_response() && stream.requests.fail_answered(token, end) {
-            self.end_failed(now, nonce, out);
+        if kind.is_response() {
+            let failed = stream.requests.fail_answered(token, end);
+            if !failed.is_empty() {
+                self.note_ends(nonce, failed, end);
+                self.end_failed(now, nonce, out);
+            }
         }
     }
 
     /// Reads from the server's own answer to `initialize` what the session was told.
-    fn read_initialize(&mut self, id: Option<&RequestId>, payload: &[u8]) {
+    pub(super) fn read_initialize(&mut self, id: Option<&RequestId>, payload: &[u8]) {
         if id.is_none() || id != self.initialize.as_ref() {
             return;
         }
@@ -172,10 +177,11 @@ impl Session {
         self.note_fact(true);
     }
 
-    /// A request without a stream of events was answered.
-    pub fn answered_outside(&mut self, id: &RequestId, payload: &[u8]) {
+    /// A request without a stream of events was answered: by its handler, or with this end.
+    pub fn answered_outside(&mut self, id: &RequestId, payload: &[u8], end: Option<SynthesizedEnd>) {
         self.read_initialize(Some(id), payload);
         self.in_flight.remove(id);
+        self.note_outside(id, payload, end);
     }
 
     /// The client answered a request of the server. Returns where that request is logged.

@@ -3,14 +3,15 @@
 use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::ends::{SynthesizedEnd, ends_payload};
 use super::heartbeat::Heartbeat;
 use super::idle::awaited_until;
 use super::requests::Requests;
-use super::{CallPace, Session, Steps};
+use super::{Asked, CallPace, Counts, Outcome, Record, Session, Steps};
 use crate::Ms;
-use crate::protocol::{IdEncoder, Origin, RequestId, Revision, StreamNonce};
+use crate::protocol::{Envelope, IdEncoder, Origin, RequestId, Revision, StreamNonce};
 use crate::stream::{
     Chain, ConnectionId, Drain, Follow, Input, Machine, Output, Outputs, Refused, Spread, StreamRules,
 };
@@ -29,6 +30,10 @@ pub struct Stream {
     /// The terminal is the response of the last one that is open.
     pub(super) requests: Requests,
     pub(super) heartbeat: Option<Heartbeat>,
+    /// When its call began; never for a stream that is known from the store only.
+    begun: Ms,
+    /// What is counted of it, for the records of its requests.
+    pub counts: Counts,
     /// Until when its client is expected to come back, where it has no reader.
     awaited_until: Option<Ms>,
 }
@@ -42,12 +47,24 @@ pub struct Call<'a> {
     pub initialize: Option<Revision>,
     /// How it is paced, where its tool has a pace.
     pub pace: Option<CallPace>,
+    /// The messages of its POST, which say what the requests ask for.
+    pub envelopes: &'a [Envelope],
 }
 
 impl Stream {
     fn new(nonce: StreamNonce, origin: Origin, machine: Machine, chain: Chain) -> Self {
         let (ids, requests) = (IdEncoder::new(nonce, &origin), Requests::default());
-        Self { machine, ids, chain, origin, requests, heartbeat: None, awaited_until: None }
+        Self {
+            machine,
+            ids,
+            chain,
+            origin,
+            requests,
+            heartbeat: None,
+            begun: Ms::NEVER,
+            counts: Counts::default(),
+            awaited_until: None,
+        }
     }
 
     /// The end for a connection that was not sent the stream's own, when the log goes: it speaks for the
@@ -70,6 +87,17 @@ impl Stream {
     /// Whether all that the stream's requests get is one response.
     pub fn has_one_response(&self) -> bool {
         self.requests.is_only_answered()
+    }
+
+    /// What log lines call it: its request, and the tool that this calls.
+    pub fn subject(&self) -> Option<(&RequestId, &Asked)> {
+        self.requests.first()
+    }
+
+    /// The record of one of its requests.
+    fn record(&self, nonce: StreamNonce, request: RequestId, asked: Asked, outcome: Outcome) -> Record {
+        let begun = (self.begun != Ms::NEVER).then_some(self.begun);
+        Record { stream: Some(nonce), request, asked, begun, outcome, cause: None, counts: self.counts }
     }
 
     /// What is kept with the log: the requests whose end it has not, even where that is on its way.
@@ -101,6 +129,10 @@ impl Session {
         let before = stream.machine.unconfirmed_bytes();
         // Also one in another process.
         let had_reader = stream.machine.has_readers() || input == Input::Taken;
+        if matches!(input, Input::Open { .. } | Input::Taken) {
+            stream.counts.resumes += u32::from(stream.counts.connections > 0);
+            stream.counts.connections += 1;
+        }
         let result = stream.machine.handle(now, input, &mut OfStream { nonce, steps: out });
         self.unconfirmed_bytes += stream.machine.unconfirmed_bytes();
         self.unconfirmed_bytes -= before;
@@ -152,7 +184,7 @@ impl Session {
         conn: Option<(ConnectionId, Spread)>,
         out: &mut Steps,
     ) -> Result<(), RequestId> {
-        let Call { requests, initialize, ref pace } = *call;
+        let Call { requests, initialize, ref pace, envelopes } = *call;
         self.claim_requests(nonce, requests)?;
         let origin = Origin::of_requests(requests);
         if let (Some(revision), [only]) = (initialize, requests) {
@@ -167,7 +199,8 @@ impl Session {
             None => Machine::follow(rules, self.pacing, chain.tag(), Follow::default()),
         };
         let mut stream = Box::new(Stream::new(nonce, origin, machine, chain));
-        stream.requests = Requests::new(requests);
+        stream.requests = Requests::new(requests.iter().map(|id| (id.clone(), Asked::of_request(envelopes, id))));
+        stream.begun = now;
         // Where there is no priming event the first heartbeat comes in the place of the comment: an id is worth more.
         let first_ms = (!rules.priming).then_some(self.pacing.first_comment_ms);
         stream.heartbeat = pace.as_ref().and_then(|pace| Heartbeat::new(now, pace, first_ms));
@@ -189,7 +222,19 @@ impl Session {
     ///
     /// # Errors
     /// As [`open_requests`](Self::open_requests).
-    pub fn claim_requests(&mut self, nonce: StreamNonce, requests: &[RequestId]) -> Result<(), RequestId> {
+    pub fn open_outside(&mut self, now: Ms, nonce: StreamNonce, call: &Call<'_>) -> Result<(), RequestId> {
+        self.claim_requests(nonce, call.requests)?;
+        for id in call.requests {
+            self.outside.insert(id.clone(), (Asked::of_request(call.envelopes, id), now));
+        }
+        if let (Some(revision), [only]) = (call.initialize, call.requests) {
+            self.initialize = Some(only.clone());
+            self.revision = Some(revision);
+        }
+        Ok(())
+    }
+
+    fn claim_requests(&mut self, nonce: StreamNonce, requests: &[RequestId]) -> Result<(), RequestId> {
         for (at, id) in requests.iter().enumerate() {
             match self.in_flight.entry(id.clone()) {
                 Entry::Vacant(place) => {
@@ -204,12 +249,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// Notes the revision that an `initialize` without a stream of events asked for.
-    pub fn initialize_asked(&mut self, id: &RequestId, revision: Revision) {
-        self.initialize = Some(id.clone());
-        self.revision = Some(revision);
     }
 
     /// The standalone stream; `nonce` names it if it does not exist yet. The flag says if it is new.
@@ -268,9 +307,80 @@ impl Session {
         let Some(nonce) = self.in_flight.get(id).copied() else { return false };
         let Some(stream) = self.streams.get_mut(&nonce) else { return false };
         self.in_flight.remove(id);
-        stream.requests.fail(id, end);
+        let failed = stream.requests.fail(id, end);
+        self.note_ends(nonce, failed, end);
         self.end_failed(now, nonce, out);
         true
+    }
+
+    /// The store has the event of this token. If that is a response, its request has had its end.
+    pub fn stored(&mut self, nonce: StreamNonce, token: u64) {
+        let Some(stream) = self.streams.get(&nonce) else { return };
+        if let Some((id, asked, outcome)) = stream.requests.answered(token) {
+            if outcome == Outcome::Result && !self.records_results {
+                self.results += 1;
+                return;
+            }
+            self.over.push(Box::new(stream.record(nonce, id.clone(), asked.clone(), outcome)));
+        }
+    }
+
+    /// Requests of a stream have got this end.
+    pub(super) fn note_ends(
+        &mut self,
+        nonce: StreamNonce,
+        failed: impl IntoIterator<Item = (RequestId, Asked)>,
+        end: SynthesizedEnd,
+    ) {
+        let (outcome, message) = (self.outcome(end), end.message());
+        let Some(stream) = self.streams.get(&nonce) else { return };
+        for (id, asked) in failed {
+            // The end of a session has a reason of its own.
+            let cause = (end != SynthesizedEnd::SessionEnded).then(|| message.clone());
+            self.over.push(Box::new(Record { cause, ..stream.record(nonce, id, asked, outcome) }));
+        }
+    }
+
+    /// A request without a stream has had its end.
+    pub(super) fn note_outside(&mut self, id: &RequestId, payload: &[u8], end: Option<SynthesizedEnd>) {
+        let outcome = end.map_or_else(|| Outcome::of_response(payload), |end| self.outcome(end));
+        if let Some((asked, begun)) = self.outside.remove(id) {
+            if outcome == Outcome::Result && !self.records_results {
+                self.results += 1;
+                return;
+            }
+            let counts = Counts { connections: 1, ..Counts::default() };
+            let (request, begun) = (id.clone(), Some(begun));
+            self.over.push(Box::new(Record { stream: None, request, asked, begun, outcome, cause: None, counts }));
+        }
+    }
+
+    /// The requests that have had their end since this was asked last.
+    /// Of those that ended well only their number, unless [each has a record](Self::record_results).
+    pub fn take_over(&mut self) -> (u32, SmallVec<[Box<Record>; 1]>) {
+        (std::mem::take(&mut self.results), std::mem::take(&mut self.over))
+    }
+
+    /// Calls that end well have a record, too.
+    pub fn record_results(&mut self) {
+        self.records_results = true;
+    }
+
+    /// The session ends because of this, and its calls with it.
+    pub fn blame(&mut self, outcome: Outcome) {
+        self.ends_because = outcome;
+    }
+
+    /// How a call has ended that got this end.
+    fn outcome(&self, end: SynthesizedEnd) -> Outcome {
+        if end == SynthesizedEnd::SessionEnded { self.ends_because } else { end.into() }
+    }
+
+    /// How many requests run, and since when the oldest of them does.
+    pub fn running(&self) -> (usize, Ms) {
+        let of_streams = self.streams.values().filter(|stream| stream.requests.open().next().is_some());
+        let began = of_streams.map(|stream| stream.begun).chain(self.outside.values().map(|(_, begun)| *begun));
+        (self.in_flight.len(), began.min().unwrap_or(Ms::NEVER))
     }
 
     /// Ends a stream all of whose requests are answered or failed, when one failed. While others of a
@@ -289,7 +399,8 @@ impl Session {
         for id in stream.requests.open() {
             self.in_flight.remove(id);
         }
-        stream.requests.fail_open(end);
+        let failed = stream.requests.fail_open(end);
+        self.note_ends(nonce, failed, end);
         self.end_failed(now, nonce, out);
     }
 

@@ -6,14 +6,19 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::Ms;
 
 /// Owners that nobody asked for in so many times `owner_lost_ms` are forgotten.
 const KEPT: u64 = 1_000;
 /// An owner beats as often as this whatever it is set to: others may be set to less.
-const SLOWEST_BEAT_MS: u64 = 2_500;
+const SLOWEST_BEAT_MS: u64 = 1_000;
+/// A sign whose answer is late by so much shows that the store is away.
+const LATE_MS: u64 = 750;
+/// A store that fails for less time is not away: a connection broke, and the next one was made.
+const AWAY_AFTER: Duration = Duration::from_millis(500);
 
 /// The pause between two beats of an owner.
 pub fn beat_ms(owner_lost_ms: u64) -> u64 {
@@ -22,13 +27,80 @@ pub fn beat_ms(owner_lost_ms: u64) -> u64 {
 
 /// When the beat after the one that was given then is due. Where its answer took long that is at once: it says only that the owner
 /// lived when it was given.
-pub fn next_beat(given: Instant, pause: std::time::Duration) -> Instant {
+pub fn next_beat(given: Instant, pause: Duration) -> Instant {
     given + pause
 }
 
-/// What the log says where a beat, or what is done beside it, has failed.
-pub const NO_SIGN: &str = "the event store did not take this process's sign of life, or did not do its housekeeping: calls \
-     are refused when that lasts. It is tried again";
+/// Whether a store is reached: the log has a line when it goes away, and one when it is back.
+#[derive(Debug, Default)]
+pub struct Reach {
+    /// So that a store that is there costs nothing.
+    fails: AtomicBool,
+    away: Mutex<Away>,
+}
+
+#[derive(Debug, Default)]
+struct Away {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl Reach {
+    /// The store was not reached, or refuses everything.
+    pub fn lost(&self, why: &str) {
+        if self.lost_at(Instant::now()) {
+            tracing::warn!(
+                target: "tailrope", error = why,
+                "the event store is away: calls go on and their events wait, and if that lasts, further calls are refused"
+            );
+        }
+    }
+
+    /// Whether the log is to say so.
+    fn lost_at(&self, now: Instant) -> bool {
+        self.fails.store(true, Ordering::Relaxed);
+        let mut away = self.lock();
+        let since = *away.since.get_or_insert(now);
+        now.saturating_duration_since(since) >= AWAY_AFTER && !std::mem::replace(&mut away.is_told, true)
+    }
+
+    /// The store was reached.
+    pub fn back(&self) {
+        if !self.fails.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(away_ms) = self.back_at(Instant::now()) {
+            let after_s = away_ms.div_ceil(1_000);
+            tracing::warn!(target: "tailrope", away_ms, "the event store is back after {after_s} s");
+        }
+    }
+
+    /// For how long it was away, if the log has said that it is.
+    fn back_at(&self, now: Instant) -> Option<u64> {
+        let mut state = self.lock();
+        self.fails.store(false, Ordering::Relaxed);
+        let Away { since, is_told } = std::mem::take(&mut *state);
+        since.filter(|_| is_told).map(|since| ms(now.saturating_duration_since(since)))
+    }
+
+    /// See [`EventStore::away_ms`](super::EventStore::away_ms).
+    pub fn away_ms(&self) -> Option<u64> {
+        if self.fails.load(Ordering::Relaxed) { self.away_at(Instant::now()) } else { None }
+    }
+
+    fn away_at(&self, now: Instant) -> Option<u64> {
+        let away = now.saturating_duration_since(self.lock().since?);
+        (away >= AWAY_AFTER).then(|| ms(away))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Away> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// What one store object has seen of the beats of others.
 pub struct Sightings {
@@ -79,6 +151,8 @@ pub struct Pulse {
     last_ms: AtomicU64,
     patience_ms: u64,
     has_company: AtomicBool,
+    /// With a sign in each pause, one whose answer takes longer is late.
+    late_ms: u64,
 }
 
 impl Pulse {
@@ -89,6 +163,7 @@ impl Pulse {
             last_ms: AtomicU64::new(0),
             patience_ms: owner_lost_ms / 2,
             has_company: AtomicBool::new(false),
+            late_ms: beat_ms(owner_lost_ms) + LATE_MS,
         }
     }
 
@@ -112,19 +187,27 @@ impl Pulse {
         self.is_cut_off_at(Instant::now())
     }
 
+    /// For how long the store has answered no sign, where that is longer than it takes.
+    pub fn silent_ms(&self) -> Option<u64> {
+        self.silent_at(Instant::now())
+    }
+
+    fn silent_at(&self, now: Instant) -> Option<u64> {
+        let silent_ms = self.ms(now).saturating_sub(self.last_ms.load(Ordering::Relaxed));
+        (silent_ms >= self.late_ms).then_some(silent_ms)
+    }
+
     fn is_cut_off_at(&self, now: Instant) -> bool {
         self.ms(now).saturating_sub(self.last_ms.load(Ordering::Relaxed)) >= self.patience_ms
     }
 
     fn ms(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.opened).as_millis()).unwrap_or(u64::MAX)
+        ms(at.saturating_duration_since(self.opened))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const LOST: u64 = 10_000;
@@ -152,6 +235,33 @@ mod tests {
         let answered = pulse.opened + Duration::from_secs(13);
         pulse.answered(pulse.opened);
         assert!(pulse.is_cut_off_at(answered) && next_beat(pulse.opened, pause) < answered);
+    }
+
+    #[test]
+    fn a_store_that_is_away_is_known_to_be_within_two_seconds() {
+        // One that answers no more: the sign after the last answer is late.
+        let pulse = Pulse::new(LOST);
+        assert!(pulse.late_ms < 2_000 && pulse.silent_ms().is_none());
+        assert!(pulse.silent_at(pulse.opened + Duration::from_millis(1_999)).is_some());
+        assert!(pulse.silent_at(pulse.opened + Duration::from_millis(beat_ms(LOST))).is_none(), "a sign in each pause");
+        // One that refuses: the next sign fails, and the one after it.
+        assert!(Duration::from_millis(beat_ms(LOST)) + AWAY_AFTER < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_store_that_fails_is_away_after_a_moment_and_each_outage_has_two_lines() {
+        let (reach, now) = (Reach::default(), Instant::now());
+        let at = |ms| now + Duration::from_millis(ms);
+        assert!(
+            !reach.lost_at(at(0)) && reach.away_at(at(0)).is_none(),
+            "a connection broke, and the next one is made"
+        );
+        assert_eq!(reach.back_at(at(100)), None, "which is no outage");
+        assert!(!reach.lost_at(at(1_000)) && !reach.lost_at(at(1_400)));
+        assert_eq!(reach.away_at(at(1_500)), Some(500));
+        assert_eq!([1_600, 2_000, 9_000].map(|ms| reach.lost_at(at(ms))), [true, false, false]);
+        assert_eq!((reach.away_at(at(9_000)), reach.back_at(at(9_500))), (Some(8_000), Some(8_500)));
+        assert_eq!((reach.away_at(at(9_600)), reach.back_at(at(9_600))), (None, None));
     }
 
     #[test]

@@ -344,6 +344,12 @@ pub trait EventStore: Send + Sync {
         false
     }
 
+    /// For how many milliseconds the store has been away: it is not reached, or does not answer. None while it is there. The call
+    /// does not wait for the store.
+    fn away_ms(&self) -> Option<u64> {
+        None
+    }
+
     /// Tells the store from others of the same server. What a process encrypts for one of them is not read in another.
     fn namespace(&self) -> &str {
         ""

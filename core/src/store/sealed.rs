@@ -468,6 +468,10 @@ impl EventStore for SealedStore {
         self.inner.has_company()
     }
 
+    fn away_ms(&self) -> Option<u64> {
+        self.inner.away_ms()
+    }
+
     fn namespace(&self) -> &str {
         self.inner.namespace()
     }

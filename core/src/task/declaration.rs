@@ -112,7 +112,7 @@ impl Posted {
             kind: envelope.kind,
             names_tasks: method == LISTEN && subscribed_tasks(params).is_some(),
             method,
-            tool: envelope.fields.tool_name,
+            tool: envelope.fields.tool_name.as_deref().map(ToOwned::to_owned),
             declared: meta.as_ref().map_or(Declared::No, |meta| meta.declared),
         })
     }

@@ -15,7 +15,7 @@ use crate::protocol::admission::read_post;
 use crate::protocol::base64url;
 use crate::protocol::fields::entries;
 use crate::protocol::jsonrpc::{self, HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST};
-use crate::protocol::{Body, Context, Dialect, Envelope, Head, Kind, Names, Refusal, RequestId};
+use crate::protocol::{Body, Context, Dialect, Envelope, Head, Kind, Names, Reason, Refusal, RequestId};
 
 /// Bytes of the name of a task, and of a question, that are read.
 const MAX_NAME_BYTES: usize = 1 << 10;
@@ -86,7 +86,8 @@ pub fn unknown_task(request: &RequestId) -> Refusal {
 
 /// The request is in order, and its task cannot take it any more: its process lost it.
 pub fn not_taken(request: &RequestId) -> Refusal {
-    let refusal = Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the task cannot be changed now");
+    let refusal = Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the task cannot be changed now")
+        .because(Reason::StoreUnread);
     Refusal { request: Some(request.clone()), ..refusal }
 }
 
@@ -98,7 +99,8 @@ pub fn too_large(request: &RequestId) -> Refusal {
 
 /// A record of the task cannot be read by this process: another release wrote it, or it is damaged.
 pub fn unreadable(request: &RequestId) -> Refusal {
-    let refusal = Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the task cannot be read");
+    let refusal =
+        Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the task cannot be read").because(Reason::StoreUnread);
     Refusal { request: Some(request.clone()), ..refusal }
 }
 
@@ -108,7 +110,7 @@ fn read(head: &TaskHead<'_>, body: &[u8], json: bool, dialect: &Dialect) -> Resu
     }
     // No SDK reads it after us, so it has no need of what only some SDKs refuse.
     let dialect = Dialect { batches: false, exact_members: false, names: Names::Bounded, ..*dialect };
-    let context = Context { session_id: "", json_response: json, paced: false };
+    let context = Context { session_id: "", json_response: json };
     let envelope = match read_post(&head.head, body, &context, &dialect)? {
         Body::Single(envelope) if envelope.kind == Kind::Request => envelope,
         _ => return Err(Refusal::new(400, INVALID_REQUEST, "Invalid Request: a request about a task is expected")),

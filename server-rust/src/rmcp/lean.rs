@@ -43,7 +43,7 @@ pub(crate) fn envelope(message: &ClientJsonRpcMessage) -> Option<Envelope> {
         return None;
     }
     let fields = Fields {
-        tool_name: Some(call.params.name.as_ref().to_owned()),
+        tool_name: Some(call.params.name.as_ref().into()),
         progress_token: token.map(|token| request_id(&token.0).to_json()),
         ..Fields::default()
     };

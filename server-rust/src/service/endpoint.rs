@@ -118,7 +118,10 @@ impl<A: Application> Endpoint<A> {
             Ok(Next::Later(answer)) => answer.await,
             Err(refusal) => Err(refusal),
         };
-        Ok(answer.unwrap_or_else(|refusal| answer::refused(&refusal, &Dialect::NEUTRAL, session_id.as_ref())))
+        Ok(answer.unwrap_or_else(|refusal| {
+            self.host.engine.refused(&refusal);
+            answer::refused(&refusal, &Dialect::NEUTRAL, session_id.as_ref())
+        }))
     }
 
     pub(crate) async fn drain(&self, drain: Drain) -> bool {

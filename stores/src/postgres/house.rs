@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use tailrope_core::store::parts::{NO_SIGN, next_beat};
+use tailrope_core::store::parts::next_beat;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
@@ -22,15 +22,12 @@ pub(super) async fn run(link: SharedLink, quiet: SharedLink, context: Arc<Contex
     let vacuum = Vacuum::new(quiet, Arc::clone(&context));
     let (beat_due, is_stuck, lost) = (Instant::now(), false, Default::default());
     let mut house = House { beat_due, is_stuck, lost, heard_from: None, vacuum, context: Arc::clone(&context) };
-    let mut is_away = false;
     while !context.mailbox.is_closed() {
         let worked = link.ask(context.timeout, async |client| house.work(&client).await).await;
-        if let Err(fault) = &worked
-            && !is_away
-        {
-            tracing::warn!(target: "tailrope", error = fault.what, "{NO_SIGN}");
+        match &worked {
+            Ok(_) => context.mailbox.reach.back(),
+            Err(fault) => context.mailbox.reach.lost(&fault.what),
         }
-        is_away = worked.is_err();
         if !worked.is_ok_and(|more| more) {
             // A beat that failed is tried again soon: others count how long it stands still.
             let wait = house.beat_due.saturating_duration_since(Instant::now()).max(context.pause / 16);

@@ -94,7 +94,6 @@ struct Link {
     client: Option<Arc<Client>>,
     /// Why there is none.
     why: Fault,
-    is_down: bool,
     pause: Duration,
     /// Before that no attempt is made.
     due: Instant,
@@ -104,8 +103,8 @@ impl SharedLink {
     /// One whose notifications somebody takes, if `heard` is there.
     pub(super) fn new(server: Server, heard: Option<Heard>) -> Self {
         let (ended, why) = (Arc::default(), passing("it was not connected", false));
-        let (is_down, pause, due) = (false, SHORTEST, Instant::now());
-        Self(Arc::new(tokio::sync::Mutex::new(Link { server, heard, ended, client: None, why, is_down, pause, due })))
+        let (pause, due) = (SHORTEST, Instant::now());
+        Self(Arc::new(tokio::sync::Mutex::new(Link { server, heard, ended, client: None, why, pause, due })))
     }
 
     /// Asks something over the connection. One that is of no use any more is given up.
@@ -142,9 +141,6 @@ impl SharedLink {
         link.due = Instant::now() + link.pause;
         match connected {
             Ok(client) => {
-                if std::mem::take(&mut link.is_down) {
-                    tracing::info!(target: "tailrope", "the event store's server is back");
-                }
                 link.pause = SHORTEST;
                 let client = Arc::new(client);
                 link.client = Some(Arc::clone(&client));
@@ -152,9 +148,6 @@ impl SharedLink {
             }
             Err(fault) => {
                 link.why = passing(fault.what, false);
-                if !std::mem::replace(&mut link.is_down, true) {
-                    tracing::warn!(target: "tailrope", error = link.why.what, "the event store's server cannot be reached");
-                }
                 link.pause = (link.pause * 2).min(LONGEST);
                 Err(link.why.clone())
             }

@@ -194,6 +194,10 @@ impl Backend for Postgres {
         self.0.pulse.has_company()
     }
 
+    fn silent_ms(&self) -> Option<u64> {
+        self.0.pulse.silent_ms()
+    }
+
     fn namespace(&self) -> &str {
         &self.0.namespace
     }

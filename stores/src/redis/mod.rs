@@ -79,6 +79,10 @@ impl Backend for Redis {
         self.pulse.has_company()
     }
 
+    fn silent_ms(&self) -> Option<u64> {
+        self.pulse.silent_ms()
+    }
+
     fn namespace(&self) -> &str {
         &self.namespace
     }

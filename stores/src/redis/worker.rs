@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, cmd};
-use tailrope_core::store::parts::{Ask, Fault, Kind, Mailbox, NO_SIGN, Op, Pulse, Take, beat_ms, log_lost, next_beat};
+use tailrope_core::store::parts::{Ask, Fault, Kind, Mailbox, Op, Pulse, Take, beat_ms, log_lost, next_beat};
 use tailrope_core::store::{Attached, Outcome, StoreError};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -218,7 +218,7 @@ impl Core {
 async fn beat(core: Arc<Core>) {
     let pause = Duration::from_millis(beat_ms(core.owner_lost_ms));
     let between_marks = Duration::from_millis(core.sign_ms);
-    let (mut failed, mut marks_at) = (false, Instant::now() + between_marks);
+    let mut marks_at = Instant::now() + between_marks;
     loop {
         let due = next_beat(Instant::now(), pause);
         let mut said = core.beat().await;
@@ -226,13 +226,10 @@ async fn beat(core: Arc<Core>) {
             said = said.and(layout::keep(&core).await);
             marks_at = Instant::now() + between_marks;
         }
+        let failed = said.is_err();
         match said {
-            Ok(()) => failed = false,
-            Err(fault) if !failed => {
-                failed = true;
-                tracing::warn!(target: "tailrope", what = fault.what, "{NO_SIGN}");
-            }
-            Err(_) => {}
+            Ok(()) => core.mailbox.reach.back(),
+            Err(fault) => core.mailbox.reach.lost(&fault.what),
         }
         for (session, nonces) in core.held.sweep() {
             // Refused only by a store that is closed.

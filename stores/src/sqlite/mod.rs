@@ -166,6 +166,10 @@ impl Backend for SqliteFile {
         self.pulse.has_company()
     }
 
+    fn silent_ms(&self) -> Option<u64> {
+        self.pulse.silent_ms()
+    }
+
     /// Where the process is about to fork they go on after that, which may need what the caller holds.
     fn may_wait(&self) -> bool {
         !forks::is_forking()

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior, params};
 use tailrope_core::Ms;
-use tailrope_core::store::parts::{Fault, Kind, Mailbox, NO_SIGN, Take, Turn, beat_ms, next_beat};
+use tailrope_core::store::parts::{Fault, Kind, Mailbox, Take, Turn, beat_ms, next_beat};
 use tailrope_core::store::{Durability, Usage};
 
 use super::batch::{Batch, Totals};
@@ -53,6 +53,9 @@ impl Writer {
             let given = Instant::now();
             let done = if given >= beat_due {
                 let done = self.live(Ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)));
+                if done.is_ok() {
+                    mailbox.reach.back();
+                }
                 beat_due = next_beat(if done.is_ok() { given } else { Instant::now() }, pause);
                 done
             } else if self.is_more_over {
@@ -62,7 +65,7 @@ impl Writer {
                 Ok(())
             };
             if let Err(error) = done {
-                tracing::warn!(target: "tailrope", %error, "{NO_SIGN}");
+                mailbox.reach.lost(&error.to_string());
             }
         }
         if let Err(error) = self.file.with(|db, _| say_goodbye(db, &self.context)) {

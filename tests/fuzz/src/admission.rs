@@ -19,8 +19,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let mut reader = Reader::new(bytes);
     let (how, present) = (reader.u8(), reader.u8());
     let dialect = DIALECTS[usize::from(how & 3)];
-    let context =
-        Context { session_id: if how & 4 == 0 { CURRENT } else { "" }, json_response: how & 8 != 0, paced: true };
+    let context = Context { session_id: if how & 4 == 0 { CURRENT } else { "" }, json_response: how & 8 != 0 };
     let lines: [String; 6] = std::array::from_fn(|_| String::from_utf8_lossy(reader.line()).into_owned());
     let header = |at: usize| (present & 1 << at != 0).then_some(&*lines[at]);
     let head = Head {

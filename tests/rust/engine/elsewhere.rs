@@ -41,9 +41,9 @@ fn i11_a_look_up_gives_its_session_once() {
         assert!(Instant::now() < deadline, "the store tells of the session");
     };
     session.let_go();
-    assert_eq!(there.engine.stats().sessions, 0);
+    assert_eq!(there.engine.stats().sessions_read, 0);
     assert!(look_up.take().is_none(), "a wake-up that comes late finds nothing to hold");
-    assert_eq!(there.engine.stats().sessions, 0);
+    assert_eq!(there.engine.stats().sessions_read, 0);
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn i11_a_session_that_no_connection_was_opened_of_is_let_go_of() {
     let seen = find_known(&there);
     seen.resume("12", None, Arc::new(NoWake), 0).expect_err("it is no id of ours");
     seen.let_go();
-    assert_eq!(there.engine.stats().sessions, 0);
+    assert_eq!(there.engine.stats().sessions_read, 0);
     let seen = find_known(&there);
     let connection = resume(&seen, &cursor);
     seen.let_go();
     session.let_go();
-    assert_eq!((there.engine.stats().sessions, here.engine.stats().sessions), (1, 1), "they are in use");
+    assert_eq!((there.engine.stats().sessions_read, here.engine.stats().sessions), (1, 1), "they are in use");
     drop(connection);
-    assert_eq!(there.engine.stats().sessions, 0);
+    assert_eq!(there.engine.stats().sessions_read, 0);
 }
 
 #[test]
@@ -103,9 +103,9 @@ fn i11_a_session_that_was_let_go_of_ends_without_the_one_that_came_after_it() {
     before.let_go();
     let connection = resume(&find_known(&there), &cursor);
     before.end();
-    assert_eq!(there.engine.stats().sessions, 1, "it has a reader");
+    assert_eq!(there.engine.stats().sessions_read, 1, "it has a reader");
     drop(connection);
-    assert_eq!(there.engine.stats().sessions, 0);
+    assert_eq!(there.engine.stats().sessions_read, 0);
 }
 
 #[test]

@@ -272,7 +272,7 @@ fn i13_a_call_whose_reader_is_sent_away_each_time_gets_its_end() {
             cursor = polled.last_id();
             store.answer_all();
         }
-        wait_until(|| heir.engine.stats().sessions == 0);
+        wait_until(|| heir.engine.stats().sessions_read == 0);
     }
 }
 
@@ -288,7 +288,7 @@ fn i13_a_session_that_is_taken_over_is_kept_until_its_calls_have_their_ends() {
     read_until(&heir, &reader, begun);
     drop(reader);
     store.wait_for(&heir, 1);
-    assert_eq!(heir.engine.stats().sessions, 1, "nobody else would end them");
+    assert_eq!(heir.engine.stats().sessions_read, 1, "nobody else would end them");
     store.answer_all();
     wait_for_ends(&folder, &cursors);
     wait_until(|| heir.engine.stats().sessions == 0);

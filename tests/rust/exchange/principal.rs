@@ -40,7 +40,7 @@ impl Request {
             self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert!(credentials.iter().all(|(name, _)| IDENTITY_HEADERS.contains(name)), "{credentials:?}");
         let named = self.named.as_deref();
-        Requester { named, user_json: user_json.as_deref(), credentials: &credentials }.principal()
+        Requester { named, user_json: user_json.as_deref(), log_user: None, credentials: &credentials }.principal()
     }
 }
 

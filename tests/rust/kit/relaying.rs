@@ -11,8 +11,10 @@ use tailrope_core::protocol::{Dialect, Head, Operation, Refusal, Revision, jsonr
 use crate::kit::common::{Answered, Bench, read_now};
 use crate::kit::fleet::Fleet;
 
-pub(crate) const ALICE: Requester<'static> = Requester { named: Some("alice"), user_json: None, credentials: &[] };
-pub(crate) const BOB: Requester<'static> = Requester { named: Some("bob"), user_json: None, credentials: &[] };
+pub(crate) const ALICE: Requester<'static> =
+    Requester { named: Some("alice"), user_json: None, log_user: None, credentials: &[] };
+pub(crate) const BOB: Requester<'static> =
+    Requester { named: Some("bob"), user_json: None, log_user: None, credentials: &[] };
 
 fn open_at(bench: &Bench, revision: Revision, dialect: &'static Dialect) -> SessionHandle {
     let principal = ALICE.principal().unwrap();

@@ -353,7 +353,7 @@ fn check_message(body: &[u8], envelope: &Envelope, want: MessageWant) {
         protocol_version: want.fields.protocol_version,
         cancelled_request: want.fields.cancelled_request.as_deref().map(request_id),
         progress_token: want.fields.progress_token,
-        tool_name: want.fields.tool_name,
+        tool_name: want.fields.tool_name.as_deref().map(Into::into),
         resource_uri: want.fields.resource_uri,
     };
     assert_eq!(envelope.fields, fields);
@@ -382,7 +382,7 @@ fn json_rpc_envelopes() {
                 return;
             }
         };
-        let form = Form { max_batch: usize::MAX, is_exact: false, paced: true, names: Names::Bounded };
+        let form = Form { max_batch: usize::MAX, is_exact: false, names: Names::Bounded };
         match (read_as(&body, form), want.messages) {
             (Ok(read), Some(messages)) => {
                 assert_eq!(matches!(read, jsonrpc::Body::Batch(_)), want.batch.unwrap());
@@ -517,7 +517,7 @@ fn admission() {
             last_event_id: given.last_event_id.as_deref(),
         };
         let session_id = if given.opened { "current" } else { "" };
-        let context = Context { session_id, json_response: given.json_response, paced: true };
+        let context = Context { session_id, json_response: given.json_response };
         let body = given.body.map_or_else(|| unhex(&given.body_hex.unwrap_or_default()), String::into_bytes);
         for name in given.dialects {
             let dialect = name.dialect();
@@ -548,7 +548,7 @@ fn a_dialect_with_batches_refuses_initialize_and_equal_ids_in_them() {
         session_id: Some("current"),
         ..Head::default()
     };
-    let context = Context { session_id: "current", json_response: false, paced: true };
+    let context = Context { session_id: "current", json_response: false };
     let ping = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
     let post = |body: String| admit(&head, body.as_bytes(), &context, &dialect);
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tailrope_checker::{Probe, Why};
 use tailrope_core::Ms;
-use tailrope_core::engine::Clock;
+use tailrope_core::engine::{Clock, CounterKind};
 
 use crate::adopting::ADOPTS;
 use crate::node_store::Mode;
@@ -153,8 +153,8 @@ impl World {
     pub(crate) fn note_stats(&self, node: &Node) {
         let entries = node.engine.stats().entries();
         let mut sea = self.sea();
-        for (name, count) in entries.into_iter().skip(5) {
-            *sea.coverage.entry(name).or_default() += count;
+        for (counter, count) in entries.filter(|(counter, _)| counter.kind == CounterKind::Counter) {
+            *sea.coverage.entry(counter.name).or_default() += count;
         }
     }
 

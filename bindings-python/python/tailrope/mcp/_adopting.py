@@ -18,7 +18,6 @@ import anyio
 from mcp.shared.message import SessionMessage
 from starlette.requests import Request
 
-from tailrope._native import refusal
 from tailrope._options import AdoptedSession
 from tailrope.mcp import _sdk
 from tailrope.mcp._answer import write_empty, write_refusal
@@ -101,7 +100,7 @@ class Adoption:
         finally:
             going_on.cancel()
         if self._settle() is None:
-            await write_refusal(send, refusal(_sdk.MAJOR, _NOT_NOW, ""), session_id)
+            await write_refusal(send, self.runtime.engine.refusal(_sdk.MAJOR, _NOT_NOW, ""), session_id)
             return
         self.session.accept_posted()
         await write_empty(send, 202, session_id)

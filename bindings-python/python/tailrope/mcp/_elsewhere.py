@@ -16,10 +16,10 @@ from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportS
 from starlette.requests import ClientDisconnect, Request
 
 from tailrope._errors import TailropeError
-from tailrope._native import Refusal, refusal
+from tailrope._native import Refusal
 from tailrope.mcp import _adopting, _hosts, _sdk, _sender, _server
 from tailrope.mcp._answer import write_connection, write_refusal
-from tailrope.mcp._principal import requester
+from tailrope.mcp._principal import log_user, requester
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -68,7 +68,9 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         session = await _look_up(runtime, here, session_id, scope, who)
     except TailropeError as error:
         logger.warning("a session cannot be looked up: %s", error)
-        await write_refusal(send, refusal(_sdk.MAJOR, "session_not_told", ""), session_id.encode("ascii"))
+        await write_refusal(
+            send, runtime.engine.refusal(_sdk.MAJOR, "session_not_told", ""), session_id.encode("ascii")
+        )
         return True
     if session is None:
         return False
@@ -129,7 +131,9 @@ async def _open(
 ) -> Connection | None:
     """Opens the connection that a transport of the session would; None when the request is refused, and answered."""
     server = _server.of_scope(runtime, scope)
-    opened: Any = session.admit("GET", scope["headers"], b"", manager.json_response, server, *who)
+    opened: Any = session.admit(
+        "GET", scope["headers"], b"", manager.json_response, server, *who, log_user(scope, runtime)
+    )
     if not isinstance(opened, Refusal):
         opened = session.open(opened, here.waiters, False)
     return await _opened(opened, scope, send)
@@ -159,10 +163,12 @@ async def _relay(
             # It left in the middle of its own message (F-22).
             return
         server = _server.of_scope(runtime, scope)
-        opened: Any = session.admit(method, scope["headers"], body, manager.json_response, server, *who)
+        opened: Any = session.admit(
+            method, scope["headers"], body, manager.json_response, server, *who, log_user(scope, runtime)
+        )
         if not isinstance(opened, Refusal):
             _adopting.offer(runtime, manager, session, here, scope)
-            opened = _unparsable(body) or session.relay(
+            opened = _unparsable(runtime, body) or session.relay(
                 opened,
                 method,
                 scope["headers"],
@@ -179,13 +185,13 @@ async def _relay(
     return connection
 
 
-def _unparsable(body: bytes) -> Refusal | None:
+def _unparsable(runtime: Runtime, body: bytes) -> Refusal | None:
     """The answer to messages that the SDK does not take. Their own process could not give it any more."""
     try:
         if body:
             _sdk.parse(body)
     except _sdk.ValidationError as error:
-        return refusal(_sdk.MAJOR, "invalid_message", str(error))
+        return runtime.engine.refusal(_sdk.MAJOR, "invalid_message", str(error))
     return None
 
 

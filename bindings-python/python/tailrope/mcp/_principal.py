@@ -6,6 +6,7 @@ Here objects are only read, and handed over as JSON. Which members count is the 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Set
 from functools import lru_cache
 from math import isfinite
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from tailrope._runtime import Runtime
+
+logger = logging.getLogger("tailrope")
 
 Requester = tuple[str | None, str | None]
 """What authentication left of the user, as JSON, and the name that the option `principal` gives them."""
@@ -52,6 +55,18 @@ def requester(scope: Scope, runtime: Runtime) -> Requester:
             msg = f"principal() returned {type(named).__name__}, not a str that names the user or None"
             raise TypeError(msg)
     return _user_json(scope.get("user")), named
+
+
+def log_user(scope: Scope, runtime: Runtime) -> str | None:
+    """What the log calls the sender of a request, by the option `log_user`. A function that fails names nobody."""
+    if runtime.log_user is None:
+        return None
+    try:
+        named = runtime.log_user(Request(scope))
+    except Exception:
+        logger.exception("log_user failed")
+        return None
+    return named if isinstance(named, str) else None
 
 
 def _user_json(user: Any) -> str | None:

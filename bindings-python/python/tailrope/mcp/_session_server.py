@@ -12,12 +12,12 @@ from mcp.server.transport_security import TransportSecurityMiddleware
 from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
-from tailrope._native import Connection, Refusal, refusal
+from tailrope._native import Connection, Refusal
 from tailrope.mcp import _arrivals, _hosts, _sdk, _server
 from tailrope.mcp._answer import write_connection, write_empty, write_refusal
 from tailrope.mcp._close import Closer
 from tailrope.mcp._posted import Posts
-from tailrope.mcp._principal import requester
+from tailrope.mcp._principal import log_user, requester
 from tailrope.mcp._streams import Inbox, Outbox
 from tailrope.mcp._user_store import UserStore
 
@@ -229,7 +229,13 @@ class SessionServer:
             # It left in the middle of its own message (F-22).
             return None
         admission = session.admit(
-            method, scope["headers"], body, self.json_response, _server.of_scope(self.runtime, scope), *who
+            method,
+            scope["headers"],
+            body,
+            self.json_response,
+            _server.of_scope(self.runtime, scope),
+            *who,
+            log_user(scope, self.runtime),
         )
         if isinstance(admission, Refusal):
             await write_refusal(send, admission, self._id_header)
@@ -346,4 +352,4 @@ class SessionServer:
         session.dispatched(admission)
 
     async def _refuse(self, send: Send, fault: str, text: str = "") -> None:
-        await write_refusal(send, refusal(_sdk.MAJOR, fault, text), self._id_header)
+        await write_refusal(send, self.runtime.engine.refusal(_sdk.MAJOR, fault, text), self._id_header)

@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tailrope._native import refusal
 from tailrope.mcp import _ask, _hosts, _sdk, _server
 from tailrope.mcp._answer import begin_stream, end_stream, until_disconnected, write_json, write_refusal
 from tailrope.mcp._principal import requester
@@ -313,7 +312,10 @@ class Call:
                     return
                 if not goes_on:
                     is_answered = True
-                    await (end_stream(send) if is_begun else write_refusal(send, refusal(_sdk.MAJOR, "internal", "")))
+                    if is_begun:
+                        await end_stream(send)
+                    else:
+                        await write_refusal(send, self._engine.refusal(_sdk.MAJOR, "internal", ""))
                     return
                 await self._told()
         except ConnectionError as error:

@@ -10,8 +10,9 @@
 //!
 //! An id of another session is not found in this one: it is answered like an unknown id, byte for byte (I7).
 
-use crate::engine::connections::conn::{Conn, Phase, Position, Reading, shown};
+use crate::engine::connections::conn::{Conn, Phase, Position, Reading};
 use crate::engine::lines::log_later;
+use crate::engine::lines::shown;
 use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;

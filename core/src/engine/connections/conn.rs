@@ -12,8 +12,6 @@ use crate::sync::Arc;
 
 /// How many bytes one page of a connection holds, unless another size is asked for.
 pub(crate) const PAGE_BYTES: usize = 64 << 10;
-/// The longest event id that log lines show as a whole.
-const MAX_SHOWN: usize = 256;
 
 /// A connection.
 pub(crate) struct Conn {
@@ -170,9 +168,4 @@ impl Conn {
             _ => unreachable!("an own chunk was just put at the end"),
         }
     }
-}
-
-/// As much of a client's text as a log line takes.
-pub(crate) fn shown(text: &str) -> &str {
-    text.char_indices().nth(MAX_SHOWN).map_or(text, |(end, _)| &text[..end])
 }

@@ -1,7 +1,7 @@
 //! What the connections of a server show of what cuts them, and what is said of it.
 
 use crate::Ms;
-use crate::engine::lines::Line;
+use crate::engine::lines::Later;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
@@ -33,16 +33,16 @@ impl Change<'_> {
             && lock(cuts).lived(age_ms, silent_ms)
         {
             let server = Arc::clone(&self.cell.server);
-            self.effects.lines.push(Box::new(move || {
+            self.effects.lines.push(Later::Always(Box::new(move |_| {
                 tracing::debug!(target: "tailrope", %server, "connections are not cut any more where they were");
-            }));
+            })));
         }
     }
 }
 
-fn told(server: Arc<str>, learned: Expected) -> Line {
+fn told(server: Arc<str>, learned: Expected) -> Later {
     let Expected { age_ms, silent_ms } = learned;
-    Box::new(move || match (age_ms, silent_ms) {
+    Later::Always(Box::new(move |_| match (age_ms, silent_ms) {
         (0, _) => tracing::warn!(target: "tailrope", %server, silent_ms,
             "something between the clients and this server cuts connections on which nothing has been written for about \
             silent_ms. From now on comments are written more often. Set keep_alive_ms below that time, or raise the time-out \
@@ -51,5 +51,5 @@ fn told(server: Arc<str>, learned: Expected) -> Line {
             "something between the clients and this server cuts connections when they are about age_ms old, and some clients \
             do not survive that. From now on connections are closed before, so that the clients come back. Set \
             max_connection_ms below that age, or raise the limit of the proxy"),
-    })
+    }))
 }

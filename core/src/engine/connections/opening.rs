@@ -1,8 +1,8 @@
 //! How connections come to a session: for a call, to listen, to resume.
 
-use crate::engine::connections::conn::{Conn, Phase, Position, shown};
+use crate::engine::connections::conn::{Conn, Phase, Position};
 use crate::engine::connections::{Connection, Wake};
-use crate::engine::lines::log_later;
+use crate::engine::lines::shown;
 use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
@@ -28,7 +28,7 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
-        self.open_call(&Call { requests, initialize, pace: None }, wake, key)
+        self.open_call(&Call { requests, initialize, ..Call::default() }, wake, key)
     }
 
     pub(crate) fn open_call(&self, call: &Call<'_>, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
@@ -46,6 +46,7 @@ impl SessionHandle {
                 change.disconnect(id, false);
                 return Err(self.cell.dialect.wording.in_flight_already(&duplicate));
             }
+            change.count_begun(call.requests.len());
             change.opened(nonce);
             Ok(id)
         })
@@ -63,14 +64,17 @@ impl SessionHandle {
         wake: Arc<dyn Wake>,
         key: u64,
     ) -> Result<Connection, Refusal> {
+        self.open_json(&Call { requests, initialize, ..Call::default() }, wake, key)
+    }
+
+    pub(crate) fn open_json(&self, call: &Call<'_>, wake: Arc<dyn Wake>, key: u64) -> Result<Connection, Refusal> {
+        let requests = call.requests;
         self.cell.open(|change| {
-            change.check_requests(requests.len(), initialize.is_some(), true)?;
+            change.check_requests(requests.len(), call.initialize.is_some(), true)?;
             let nonce = self.cell.shared.nonce();
-            let claimed = change.state.session.claim_requests(nonce, requests);
-            claimed.map_err(|duplicate| self.cell.dialect.wording.in_flight_already(&duplicate))?;
-            if let (Some(revision), [request]) = (initialize, requests) {
-                change.state.session.initialize_asked(request, revision);
-            }
+            let opened = change.state.session.open_outside(change.now, nonce, call);
+            opened.map_err(|duplicate| self.cell.dialect.wording.in_flight_already(&duplicate))?;
+            change.count_begun(requests.len());
             let phase = Phase::Json(Join::new(requests));
             let id = change.connect(Conn { phase, ..Conn::new(nonce, Origin::Unnamed, wake, key) }, None);
             change.state.json.extend(requests.iter().map(|request| (request.clone(), id)));
@@ -180,7 +184,6 @@ impl Change<'_> {
         if self.state.session.in_flight() + more <= max {
             return Ok(());
         }
-        log_later!(self, WARN, [], max, "a request is refused: max_requests_per_session of this session run");
         Err(Fault::TooManyRequests.refusal(self.cell.dialect))
     }
 
@@ -190,12 +193,6 @@ impl Change<'_> {
         if self.state.facts_put.is_none() || !self.cell.shared.store.is_cut_off() {
             return Ok(());
         }
-        log_later!(
-            self,
-            WARN,
-            [],
-            "a call is refused: the event store gave no sign for so long that another process may have the session"
-        );
         Err(Fault::StoreSilent.refusal(self.cell.dialect))
     }
 
@@ -216,6 +213,11 @@ impl Change<'_> {
             self.opened(nonce);
         }
         nonce
+    }
+
+    /// Counts requests that begin.
+    pub(crate) fn count_begun(&self, requests: usize) {
+        Counters::add(&self.cell.shared.counters.calls_begun, requests as u64);
     }
 
     /// Counts a new stream. Its log comes with its first append.

@@ -49,6 +49,7 @@ impl Change<'_> {
     pub(crate) fn refuse(&mut self, id: ConnectionId, refusal: &Refusal) {
         if self.state.conns.get(&id).is_some_and(|conn| conn.head.is_none()) {
             let dialect = self.cell.dialect;
+            self.cell.shared.counters.refused(refusal.reason);
             self.answer(id, AnswerHead::refused(refusal, dialect), refusal.body(dialect));
         }
     }

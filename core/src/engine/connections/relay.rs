@@ -330,7 +330,7 @@ impl Change<'_> {
     }
 
     fn not_withdrawn(&mut self, nonce: StreamNonce, error: &StoreError) {
-        log_later!(self, WARN, [stream = nonce.hex(), error = error.clone()], %stream, %error,
+        log_later!(self, WARN, of nonce, [error = error.clone()], %error,
             "a relayed request is not withdrawn yet");
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         self.state.timers.set(Reason::Relay(nonce), self.now + FOLLOW_MS);

@@ -200,7 +200,7 @@ impl Change<'_> {
         let attached = match result {
             Ok(attached) => attached,
             Err(error) => {
-                log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
+                log_later!(self, WARN, of nonce, [], %error, "stream not looked up");
                 let stream = self.state.session.stream(nonce);
                 let is_known = stream.is_some_and(|stream| position.after <= stream.machine.durable());
                 if is_known && (!position.fresh || self.state.is_written_here(nonce)) {

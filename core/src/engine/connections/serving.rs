@@ -36,7 +36,7 @@ impl Cell {
             let unfinished = change.state.session.stream(nonce).is_some();
             change.disconnect(id, unfinished);
             Counters::add(&self.shared.counters.connections_lost, 1);
-            log_later!(change, DEBUG, [stream = nonce.hex()], %stream, connection = id, unfinished, "connection lost");
+            log_later!(change, DEBUG, of nonce, [], connection = id, unfinished, "connection lost");
             change.input(nonce, Input::Lost { conn: id });
         });
         self.let_go();
@@ -106,6 +106,9 @@ impl Change<'_> {
     /// Encodes a frame into the connection's outbox.
     pub(crate) fn send_frame(&mut self, nonce: StreamNonce, conn: ConnectionId, frame: Frame) {
         let counters = &self.cell.shared.counters;
+        if let (Frame::Gap { .. }, Some(stream)) = (&frame, self.state.session.stream_mut(nonce)) {
+            stream.counts.gaps += 1;
+        }
         let (Some(stream), Some(out)) = (self.state.session.stream(nonce), self.state.conns.get_mut(&conn)) else {
             return;
         };
@@ -150,7 +153,7 @@ impl Change<'_> {
             Frame::Gap { first, count } => {
                 Counters::add(&counters.gaps, 1);
                 Counters::add(&counters.events_missed, count);
-                log_later!(self, WARN, [stream = nonce.hex()], %stream, first, count,
+                log_later!(self, WARN, of nonce, [], first, count,
                     "gap: a client missed events that a bound had dropped (max_events_per_stream, max_bytes_per_stream)");
                 sse::write_gap(out.own(), first, count);
             }

@@ -1,7 +1,6 @@
 //! Requests of revisions that have no resumption: refused, so that their clients fall back, or left to the SDK.
 
 use crate::engine::Engine;
-use crate::engine::stats::Counters;
 use crate::protocol::{Refusal, Revision};
 use crate::sync::atomic::Ordering;
 
@@ -9,8 +8,7 @@ impl Engine {
     /// The answer that makes a client of both eras fall back to a revision that can resume. `body` is the request's, or
     /// what was read of it.
     pub fn steer(&self, body: &[u8], requested: &str) -> Refusal {
-        Counters::add(&self.0.counters.requests_steered, 1);
-        Refusal::steered(body, requested)
+        self.0.counters.counted(Refusal::steered(body, requested))
     }
 
     /// Notes that a request of such a revision is left to the SDK. The first one is logged as a warning, because its

@@ -35,7 +35,7 @@ impl Change<'_> {
             scratch.clear();
             sse::write_message(&mut scratch, |out| stream.ids.encode(seq, 0, tag, out), &event.payload);
             if scratch.len() > self.cell.shared.options.warn_event_bytes {
-                log_later!(self, WARN, [stream = nonce.hex(), bytes = scratch.len()], %stream, bytes,
+                log_later!(self, WARN, of nonce, [bytes = scratch.len()], bytes,
                     "large event: clients with a smaller buffer will drop it");
             }
             stored.push(StoredEvent { seq, kind: event.kind, tag, frame: Arc::from(scratch.as_slice()) });
@@ -96,7 +96,7 @@ impl Change<'_> {
         let reader = machine.connection().and_then(|conn| self.state.conns.get_mut(&conn)?.reading());
         if let (Some(response), Some(reader)) = (response, reader) {
             reader.unkept = Some(response.payload.clone());
-            log_later!(self, WARN, [stream = nonce.hex()], %stream, bytes, max,
+            log_later!(self, WARN, of nonce, [], bytes, max,
                 "the response is larger than max_event_bytes: it is sent once, and cannot be resumed");
         }
     }

@@ -58,7 +58,7 @@ impl Change<'_> {
             Ok(found) => Some(found),
             Err(StoreError::Gone) => None,
             Err(error) => {
-                log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "stream not looked up");
+                log_later!(self, WARN, of nonce, [], %error, "stream not looked up");
                 if self.state.watched.contains_key(&nonce) {
                     self.state.timers.set(Reason::Look(nonce), self.now + FOLLOW_MS);
                 }

@@ -125,8 +125,7 @@ impl Change<'_> {
     /// begins anew under another name, so that no cursor into the old one is known any more.
     pub(crate) fn log_lost(&mut self, nonce: StreamNonce, error: &StoreError) {
         Counters::add(&self.cell.shared.counters.logs_lost, 1);
-        log_later!(self, ERROR, [stream = nonce.hex()], %stream,
-            "the event store lost events that it had stored; the stream ends");
+        log_later!(self, ERROR, of nonce, [], "the event store lost events that it had stored; the stream ends");
         // The store may have lost what it knew of the session, too.
         self.state.facts_put = None;
         lock(&self.cell.shared.kept).remove((self.cell.number, nonce));

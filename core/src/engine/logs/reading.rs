@@ -55,7 +55,7 @@ impl Change<'_> {
                 Input::Page { conn, page }
             }
             Err(error) => {
-                log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "log not readable");
+                log_later!(self, WARN, of nonce, [], %error, "log not readable");
                 Input::LoadFailed { conn }
             }
         }

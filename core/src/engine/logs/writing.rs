@@ -178,8 +178,7 @@ impl Change<'_> {
         let due = self.cell.due_after(if writing.is_overdue { self.now } else { writing.since });
         let answer = self.cell.ask_write(self.now, nonce, writing.epoch, &writing.write, &ticket);
         if is_newly_overdue {
-            log_later!(self, WARN, [stream = nonce.hex()], %stream,
-                "the event store takes too long; it is asked again");
+            log_later!(self, WARN, of nonce, [], "the event store takes too long; it is asked again");
             self.tell_overdue(nonce);
         }
         self.tried(nonce, answer, due);
@@ -209,7 +208,7 @@ impl Change<'_> {
                 Err(StoreError::RolledBack | StoreError::Gone)
                     if self.append_again(nonce, Some(Write::End(append.clone()))) => {}
                 Err(error) => {
-                    log_later!(self, WARN, [stream = nonce.hex()], %stream, %error, "the log was not ended");
+                    log_later!(self, WARN, of nonce, [], %error, "the log was not ended");
                 }
             },
             Write::Append(append) => self.appended(nonce, append, result.map(|_| ())),
@@ -250,7 +249,7 @@ impl Change<'_> {
             Err(error) => {
                 if append.events.is_empty() {
                     let what = if append.first == 1 { "log not created" } else { "reconnection delay not stored" };
-                    log_later!(self, ERROR, [stream = nonce.hex(), error = error.clone()], %stream, %error,
+                    log_later!(self, ERROR, of nonce, [error = error.clone()], %error,
                         "{what}");
                 }
                 self.append_refused(nonce, error);

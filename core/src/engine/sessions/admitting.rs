@@ -15,8 +15,7 @@ impl Cell {
     /// Examines a request that may use the session.
     pub(crate) fn admit(&self, head: &Head<'_>, body: &[u8], terms: &Terms<'_>) -> Result<Admission, Refusal> {
         let session_id = terms.session_id.unwrap_or(&self.id);
-        let context =
-            Context { session_id, json_response: terms.json_response, paced: !self.shared.options.paces.is_empty() };
+        let context = Context { session_id, json_response: terms.json_response };
         let dialect = self.dialect;
         let operation = match terms.versions {
             Some(versions) => admission::admit_with_versions(head, body, &context, dialect, versions),
@@ -56,11 +55,14 @@ impl Cell {
         };
         match taken {
             Err(error) => {
-                tracing::warn!(
-                    target: "tailrope", session = %self.name,
-                    "a new session is refused: {error}, and its user has no idle one that could end for it. Clients that end \
-                     their sessions with DELETE, a shorter idle time or a larger bound avoid this"
-                );
+                let (session, why) = (Arc::clone(&self.name), error.to_string());
+                shared.write_bounded("a new session is refused", move |repeated| {
+                    tracing::warn!(
+                        target: "tailrope", %session, repeated,
+                        "a new session is refused: {why}, and its user has no idle one that could end for it. Clients that \
+                         end their sessions with DELETE, a shorter idle time or a larger bound avoid this"
+                    );
+                });
                 Err(error)
             }
             Ok(left) => {

@@ -14,7 +14,7 @@ use crate::engine::sessions::inbox::Inbox;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::timers::Timers;
 use crate::engine::shared::{Shared, lock};
-use crate::exchange::{AnswerHead, Principal, Turns};
+use crate::exchange::{AnswerHead, Principal, Requester, Turns};
 use crate::maps::OwnMap;
 use crate::protocol::{Dialect, Refusal, RequestId, StreamNonce};
 use crate::session::Session;
@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) session: Session,
     /// Whose session it is: nobody else finds it (I7).
     pub(crate) principal: Option<Principal>,
+    /// What records call its user, where the operator's functions say it.
+    pub(crate) user: Option<Box<str>>,
     /// Boxed: a map has room for several entries from its first one on, and most sessions use one.
     pub(crate) conns: OwnMap<ConnectionId, Box<Conn>>,
     pub(crate) json: HashMap<RequestId, ConnectionId>,
@@ -175,7 +177,10 @@ impl Cell {
         dialect: &'static Dialect,
         wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
-        let session = Session::new(now, shared.options.pacing);
+        let mut session = Session::new(now, shared.options.pacing);
+        if shared.options.log_calls {
+            session.record_results();
+        }
         let epoch = Epoch { number: 1, salt: shared.salt() };
         let number = shared.number();
         let cuts = shared.cuts_of(&server);
@@ -197,6 +202,7 @@ impl Cell {
             state: Mutex::new(State {
                 session,
                 principal: principal.cloned(),
+                user: None,
                 conns: OwnMap::default(),
                 json: HashMap::new(),
                 json_answers: Vec::new(),
@@ -290,7 +296,11 @@ impl Cell {
 
     /// A request of this principal has come, which is a sign of the client. None if the principal may not use the
     /// session. Otherwise whether the session goes on, and the answer if it does not.
-    pub(crate) fn requested(&self, principal: Option<&Principal>) -> Option<Result<(), Refusal>> {
+    pub(crate) fn requested(
+        &self,
+        principal: Option<&Principal>,
+        requester: Option<&Requester<'_>>,
+    ) -> Option<Result<(), Refusal>> {
         if self.is_forked() {
             return None;
         }
@@ -300,6 +310,9 @@ impl Cell {
             return None;
         }
         state.session.contact(now);
+        if state.user.is_none() {
+            state.user = requester.and_then(Requester::log_name);
+        }
         Some(if state.is_open() { Ok(()) } else { Err(self.over(&state)) })
     }
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::Ms;
 use crate::engine::connections::Wake;
-use crate::engine::lines::Line;
+use crate::engine::lines::Later;
 use crate::engine::sessions::Sent;
 use crate::engine::sessions::cell::{Cell, State};
 use crate::engine::shared::lock;
@@ -53,7 +53,7 @@ pub(crate) struct Effects {
     /// Wakes that are not needed any more. A host's code may run where the last one is dropped.
     pub(crate) released: SmallVec<[Arc<dyn Wake>; 1]>,
     /// What is to be logged.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<Later>,
 }
 
 impl Cell {
@@ -103,7 +103,7 @@ impl Cell {
         }
         wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
         drop(released);
-        lines.into_iter().for_each(|line| line());
+        self.shared.write_lines(lines);
         value
     }
 
@@ -128,6 +128,7 @@ impl Change<'_> {
         self.look_into_inbox();
         self.settle_senders();
         self.end_at_rest();
+        self.note_records();
         let deadline = self.state.deadline(self.cell);
         if deadline < self.state.scheduled {
             // Under the session's lock, so that this does not overtake a later change.

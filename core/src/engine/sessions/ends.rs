@@ -12,13 +12,15 @@ use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
 use crate::maps::OwnMap;
 use crate::protocol::{RequestId, StreamNonce};
-use crate::session::{SynthesizedEnd, end_payload};
+use crate::session::{Outcome, SynthesizedEnd, end_payload};
 use crate::stream::{CloseReason, ConnectionId, Drain, Frame, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 /// How long before the end of a drain the calls that cannot be handed over get an error, so that it still goes out.
 const LAST_ERRORS_MS: u64 = 250;
+/// What a request gets that waits for an answer in JSON.
+const END: Option<SynthesizedEnd> = Some(SynthesizedEnd::SessionEnded);
 /// How many bytes a connection is still given when its session ends.
 const LAST_BYTES: usize = 1 << 20;
 
@@ -156,6 +158,16 @@ impl Cell {
                 if end == SynthesizedEnd::Stopped {
                     self.shared.drained.add(|tally| tally.ended += change.state.session.in_flight());
                 }
+                let State { session, is_fenced, .. } = &mut *change.state;
+                session.blame(if *is_fenced {
+                    Outcome::OwnerGone
+                } else if session.is_draining() {
+                    Outcome::Drained
+                } else if session.is_detached(change.now, self.shared.options.max_detached_ms) {
+                    Outcome::ClientGone
+                } else {
+                    Outcome::SessionEnded
+                });
                 change.state.session.end(change.now, end, &mut change.steps);
                 change.end_building();
                 change.end_inbox();
@@ -179,11 +191,11 @@ impl Cell {
                 if is_array {
                     // The answers to other requests of the batch are not lost.
                     let body = end_payload(&id, end);
-                    change.answer_json(&id, AnswerHead::JSON, body.to_vec());
+                    change.answer_json(&id, AnswerHead::JSON, body.to_vec(), END);
                 } else {
                     let refusal = self.dialect.wording.session_ended_meanwhile();
                     let head = AnswerHead::refused(&refusal, self.dialect);
-                    change.answer_json(&id, head, refusal.body(self.dialect));
+                    change.answer_json(&id, head, refusal.body(self.dialect), END);
                 }
             }
             change.send_json_answers();
@@ -294,14 +306,20 @@ impl Change<'_> {
     /// Every call that waits for an answer in JSON gets this end.
     pub(crate) fn end_json(&mut self, end: SynthesizedEnd) {
         for id in self.state.json.keys().cloned().collect::<Vec<RequestId>>() {
-            self.answer_json(&id, AnswerHead::JSON, end_payload(&id, end).to_vec());
+            self.answer_json(&id, AnswerHead::JSON, end_payload(&id, end).to_vec(), Some(end));
         }
     }
 
-    /// Answers a call that waits for an answer in JSON. Returns whether this request is such a call.
-    pub(crate) fn answer_json(&mut self, request: &RequestId, head: AnswerHead, answer: Vec<u8>) -> bool {
+    /// Answers a call that waits for an answer in JSON, which is its handler's unless `end` is there. Returns whether this request is such a call.
+    pub(crate) fn answer_json(
+        &mut self,
+        request: &RequestId,
+        head: AnswerHead,
+        answer: Vec<u8>,
+        end: Option<SynthesizedEnd>,
+    ) -> bool {
         let Some(id) = self.state.json.remove(request) else { return false };
-        self.state.session.answered_outside(request, &answer);
+        self.state.session.answered_outside(request, &answer, end);
         if let Some(Phase::Json(join)) = self.state.conns.get_mut(&id).map(|conn| &mut conn.phase)
             && let Some(body) = join.answer(request, answer)
         {

@@ -83,8 +83,10 @@ impl SessionHandle {
     /// The [`Refusal`] to answer with if nobody can tell whose request it is.
     pub fn claim(&self, requester: &Requester<'_>) -> Result<(), Refusal> {
         let principal = self.cell.shared.principal_of(requester);
-        let principal = principal.map_err(|_| Fault::Unidentified.refusal(self.cell.dialect))?;
+        let principal = principal.map_err(|_| self.counted(Fault::Unidentified.refusal(self.cell.dialect)))?;
+        let user = requester.log_name();
         self.cell.change_or((), |change| {
+            change.state.user = user;
             if change.state.principal != principal {
                 change.state.principal = principal;
                 change.state.session.principal_changed();
@@ -107,7 +109,7 @@ impl SessionHandle {
             return Err(unknown());
         }
         let principal = cell.shared.principal_of(&request.requester).map_err(|_| unknown())?;
-        self.check_principal(principal.as_ref())
+        self.check(principal.as_ref(), Some(&request.requester))
     }
 
     /// Checks that a request of this principal may use the session. No other principal finds it (I7). For hosts that
@@ -116,8 +118,12 @@ impl SessionHandle {
     /// # Errors
     /// The [`Refusal`] to answer with: that of a session that is not known, or has ended.
     pub fn check_principal(&self, principal: Option<&Principal>) -> Result<(), Refusal> {
+        self.check(principal, None)
+    }
+
+    fn check(&self, principal: Option<&Principal>, requester: Option<&Requester<'_>>) -> Result<(), Refusal> {
         let cell = &self.cell;
-        cell.requested(principal).unwrap_or_else(|| {
+        cell.requested(principal, requester).unwrap_or_else(|| {
             cell.shared.warn_foreign(&cell.name, principal);
             Err(cell.dialect.wording.session_unknown())
         })
@@ -143,8 +149,13 @@ impl SessionHandle {
     /// # Errors
     /// The [`Refusal`] to answer with.
     pub fn admit(&self, request: &Request<'_>, terms: &Terms<'_>) -> Result<Admission, Refusal> {
-        self.check_requester(request)?;
-        self.cell.admit(&request.head, request.body, terms)
+        let checked = self.check_requester(request);
+        let admitted = checked.and_then(|()| self.cell.admit(&request.head, request.body, terms));
+        admitted.map_err(|refusal| self.counted(refusal))
+    }
+
+    fn counted(&self, refusal: Refusal) -> Refusal {
+        self.cell.shared.counters.counted(refusal)
     }
 
     /// Takes the session's place among the open sessions. The idlest session of the same principal may have to give way
@@ -174,20 +185,24 @@ impl SessionHandle {
     ) -> Result<Connection, Refusal> {
         let (revision, initialize) = (admission.revision(), admission.initialize());
         if let Some(last_event_id) = admission.last_event_id() {
-            return self.resume(last_event_id, revision, wake, key);
+            let resumed = self.resume(last_event_id, revision, wake, key);
+            return resumed.map_err(|refusal| self.counted(refusal));
         }
         if let Some(revision) = revision.filter(|_| initialize.is_none()) {
             self.assume_revision(revision);
         }
         let opened = match (admission.action(), &*admission.requests()) {
             (Action::Listen, _) => self.listen(wake, key),
-            (Action::Call, requests) if json_response => self.call_json(requests, initialize, wake, key),
             (Action::Call, requests) => {
-                let pace = self.cell.shared.options.paces.of_call(admission.envelopes());
-                self.open_call(&Call { requests, initialize, pace }, wake, key)
+                let envelopes = admission.envelopes();
+                let pace = self.cell.shared.options.paces.of_call(envelopes).filter(|_| !json_response);
+                let call = Call { requests, initialize, pace, envelopes };
+                let open = if json_response { Self::open_json } else { Self::open_call };
+                open(self, &call, wake, key).inspect_err(|refusal| self.cell.note_refused(admission, refusal))
             }
             (action, _) => panic!("a {action:?} opens no connection"),
         };
+        let opened = opened.map_err(|refusal| self.counted(refusal));
         if opened.is_ok() && admission.lasting().next().is_some() {
             self.cell.change_or((), |change| change.note(admission));
         }
@@ -323,7 +338,7 @@ impl SessionHandle {
         self.cell.change_or(false, |change| {
             if change.state.json.contains_key(request) {
                 let body = end_payload(request, SynthesizedEnd::Cancelled);
-                return change.answer_json(request, AnswerHead::JSON, body.to_vec());
+                return change.answer_json(request, AnswerHead::JSON, body.to_vec(), Some(SynthesizedEnd::Cancelled));
             }
             change.state.session.end_request(change.now, request, SynthesizedEnd::Cancelled, &mut change.steps)
         })

@@ -122,12 +122,14 @@ impl Change<'_> {
     pub(crate) fn end_running(&mut self, epoch: Epoch, (log, end): (&RunningLog, SynthesizedEnd)) {
         let RunningLog { nonce, head, chain, ref about } = *log;
         let Some(requests) = RequestId::decode_all(about) else {
-            return log_later!(self, ERROR, [stream = nonce.hex()], %stream,
-                "what a log was created with cannot be read, so it gets no end");
+            return log_later!(self, ERROR, of nonce, [], "what a log was created with cannot be read, so it gets no end");
         };
         // The standalone stream has no end.
         if requests.is_empty() {
             return;
+        }
+        for id in &requests {
+            self.note_lost(nonce, id, end);
         }
         let ends: Vec<_> = requests.into_iter().map(|id| (id, end)).collect();
         let end = Some(ends_payload(&ends));

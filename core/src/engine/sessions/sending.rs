@@ -10,6 +10,7 @@ use crate::engine::sessions::cell::{Cell, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::messages::Sender;
 use crate::engine::sessions::{OutgoingMessage, Sent};
+use crate::engine::shared::Shared;
 use crate::engine::stats::Counters;
 use crate::engine::{EngineError, OnStoreFailure};
 use crate::exchange::AnswerHead;
@@ -33,13 +34,20 @@ impl Cell {
 
     /// Whether more waits for the store than an engine may hold.
     pub(crate) fn is_store_behind(&self) -> bool {
-        self.shared.unanswered.load(Ordering::Relaxed) > MAX_UNANSWERED
+        self.shared.is_store_behind()
     }
 
     /// Sets this session's share of what the engine counts.
     pub(crate) fn count(&self, state: &mut State, unanswered: u64, awaited: u64) {
         recount(&self.shared.unanswered, &mut state.unanswered, unanswered);
         recount(&self.shared.awaited, &mut state.awaited, awaited);
+    }
+}
+
+impl Shared {
+    /// See [`Cell::is_store_behind`].
+    pub(crate) fn is_store_behind(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) > MAX_UNANSWERED
     }
 }
 
@@ -61,7 +69,7 @@ impl Change<'_> {
         if kind == OutgoingKind::Response
             && let Some(id) = id.filter(|id| self.state.json.contains_key(id))
         {
-            self.answer_json(id, AnswerHead::JSON, payload.to_vec());
+            self.answer_json(id, AnswerHead::JSON, payload.to_vec(), None);
             return Ok(Sent::Stored);
         }
         if kind == OutgoingKind::Response
@@ -101,8 +109,7 @@ impl Change<'_> {
         {
             self.perform();
             Counters::add(&self.cell.shared.counters.events_unstored, 1);
-            log_later!(self, ERROR, [stream = nonce.hex()], %stream,
-                "a response is not stored: too much waits for the event store");
+            log_later!(self, ERROR, of nonce, [], "a response is not stored: too much waits for the event store");
             return Ok(Sent::Dropped);
         }
         let token = self.state.next_token;
@@ -162,7 +169,7 @@ impl Change<'_> {
             return Err(error);
         }
         Counters::add(&self.cell.shared.counters.events_unstored, 1);
-        log_later!(self, ERROR, [stream = nonce.hex()], %stream, %error,
+        log_later!(self, ERROR, of nonce, [], %error,
             "event not stored: no client gets it, and its sender is not told");
         Ok(Sent::Dropped)
     }

@@ -178,7 +178,7 @@ impl Change<'_> {
             return;
         }
         let Some(requests) = RequestId::decode_all(&message.about) else {
-            log_later!(self, ERROR, [stream = nonce.hex()], %stream, "a message of another process cannot be read");
+            log_later!(self, ERROR, of nonce, [], "a message of another process cannot be read");
             return self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
         };
         if requests.is_empty() && message.body.is_empty() {
@@ -196,14 +196,14 @@ impl Change<'_> {
         self.state.session.contact(self.now);
         match self.read_posted(&message.body) {
             Ok(relayed) => {
-                log_later!(self, DEBUG, [stream = nonce.hex(), method = relayed.method().as_str()], %stream, method,
+                log_later!(self, DEBUG, of nonce, [method = relayed.method().as_str()], method,
                     "request of another process taken");
                 self.state.inbox.unsettled.insert(nonce, requests);
                 self.state.inbox.waiting.push_back((nonce, relayed));
                 self.effects.tells_host = true;
             }
             Err(refusal) => {
-                log_later!(self, WARN, [stream = nonce.hex(), why = refusal.message.clone()], %stream, why,
+                log_later!(self, WARN, of nonce, [why = refusal.message.clone()], why,
                     "request of another process refused");
                 self.end_posted(nonce, &requests, refusal_payload(&requests, &refusal));
             }
@@ -252,10 +252,11 @@ impl Change<'_> {
             self.state.session.assume_revision(revision);
         }
         let pace = self.cell.shared.options.paces.of_call(admission.envelopes());
-        let call = Call { requests, initialize, pace };
+        let call = Call { requests, initialize, pace, envelopes: admission.envelopes() };
         let opened = self.state.session.open_requests(self.now, nonce, &call, None, &mut self.steps);
         opened.map_err(|duplicate| wording.in_flight_already(&duplicate))?;
         self.note(admission);
+        self.count_begun(requests.len());
         self.opened(nonce);
         // The process that posted the call reads it, and counts as its reader.
         self.counted(nonce, Some(1));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::engine::Options;
-use crate::engine::lines::Line;
+use crate::engine::lines::Later;
 use crate::engine::sessions::places::account;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::tasks::cell::CallCell;
@@ -57,7 +57,7 @@ impl Board {
 
 impl Shared {
     /// A task takes its place. False where there is none: its call stays a call.
-    pub(crate) fn take_task(&self, cell: &Arc<CallCell>, lines: &mut Vec<Line>) -> bool {
+    pub(crate) fn take_task(&self, cell: &Arc<CallCell>, lines: &mut Vec<Later>) -> bool {
         let is_first = {
             let board = &mut *lock(&self.tasks);
             // Under the lock, so that an engine that is being closed misses no task.
@@ -74,13 +74,13 @@ impl Shared {
             !std::mem::replace(&mut board.is_warned, true)
         };
         if is_first {
-            lines.push(Box::new(|| {
+            lines.push(Later::Always(Box::new(|_| {
                 tracing::warn!(
                     target: "tailrope",
                     "a call does not become a task, because there are as many as may be (max_sessions, \
                      max_sessions_per_principal): it lasts as long as its connection. Logged once"
                 );
-            }));
+            })));
         }
         false
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::Ms;
 use crate::engine::Guest;
 use crate::engine::connections::Wake;
-use crate::engine::lines::Line;
+use crate::engine::lines::Later;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::stats::Counters;
 use crate::engine::tasks::call::{CallStep, Context};
@@ -113,7 +113,7 @@ pub(super) struct CallChange<'a> {
 #[derive(Default)]
 pub(super) struct Effects {
     outcomes: Vec<(Requester, Verdict)>,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<Later>,
     /// The store has more of the task than before.
     is_stored: bool,
 }
@@ -210,7 +210,7 @@ impl CallCell {
         if is_stored {
             self.shared.tell_followed(&self.name, self.identity());
         }
-        lines.into_iter().for_each(|line| line());
+        self.shared.write_lines(lines);
         Some(value)
     }
 
@@ -469,7 +469,7 @@ impl CallCell {
     }
 
     /// This process goes on with the task of another one. False where it cannot.
-    pub(super) fn take_over(&self, lines: &mut Vec<Line>) -> bool {
+    pub(super) fn take_over(&self, lines: &mut Vec<Later>) -> bool {
         if !self.me.upgrade().is_some_and(|me| self.shared.take_task(&me, lines)) {
             return false;
         }

@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use crate::Ms;
 use crate::engine::connections::Wake;
-use crate::engine::lines::Line;
+use crate::engine::lines::Later;
 use crate::engine::sessions::cell::Names;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::tasks::Verdict;
@@ -137,7 +137,7 @@ pub(super) struct QueryChange<'a> {
     /// The owner in this process that is to be asked.
     owner: Option<Arc<CallCell>>,
     /// What is to be logged when the lock is released.
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<Later>,
 }
 
 impl Engine {
@@ -269,7 +269,7 @@ impl Query {
         if let (Some(owner), Some(me)) = (owner, self.me.upgrade()) {
             owner.ask(&me, self.wake.1, &self.request.ask);
         }
-        lines.into_iter().for_each(|line| line());
+        self.shared.write_lines(lines);
     }
 
     /// Nobody waits for what the store was asked.
@@ -374,7 +374,7 @@ impl QueryChange<'_> {
     pub(super) fn warn_foreign(&mut self) {
         let Query { shared, name, principal, .. } = self.query;
         let (shared, name, principal) = (Arc::clone(shared), Arc::clone(name), principal.clone());
-        self.lines.push(Box::new(move || shared.warn_foreign(&name, principal.as_ref())));
+        self.lines.push(Later::Always(Box::new(move |_| shared.warn_foreign(&name, principal.as_ref()))));
     }
 
     /// Tries everything again after a pause.

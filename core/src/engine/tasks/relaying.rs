@@ -4,6 +4,7 @@
 //! take is withdrawn, and then everything is tried again: the owner may be gone by then.
 
 use crate::Ms;
+use crate::engine::lines::Later;
 use crate::engine::tasks::Verdict;
 use crate::engine::tasks::query::{QueryChange, Stage};
 use crate::protocol::{RequestId, StreamNonce};
@@ -18,7 +19,7 @@ impl QueryChange<'_> {
     pub(super) fn post(&mut self) {
         let Some(relayed) = self.query.relayed.clone() else { return self.pause() };
         let (shared, dropped) = (Arc::clone(&self.query.shared), relayed.clone());
-        self.lines.push(Box::new(move || shared.warn_dropped(&dropped)));
+        self.lines.push(Later::Always(Box::new(move |_| shared.warn_dropped(&dropped))));
         let identity = self.query.identity();
         let nonce = self.query.shared.nonce();
         let body = relayed.from_principal(identity.as_deref()).encode();

@@ -22,6 +22,7 @@ pub use user::{Member, names_user};
 pub(super) use credentials::secret_of;
 pub(super) use user::plain;
 
+use super::secrets::Secrets;
 use crate::protocol::hex;
 use credentials::Credential;
 use user::Facts;
@@ -34,6 +35,8 @@ pub struct Requester<'a> {
     /// What authentication in front of the endpoint left of the user, as JSON. What is no JSON stands for a user that cannot
     /// be read, and identifies nobody.
     pub user_json: Option<&'a str>,
+    /// The name that the operator's own function gives to the user in the log.
+    pub log_user: Option<&'a str>,
     /// The headers of [`IDENTITY_HEADERS`], and of the option `identity_headers`, that the request has, with their values.
     pub credentials: &'a [(&'a str, &'a str)],
 }
@@ -129,7 +132,20 @@ impl fmt::Debug for Principal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unidentified;
 
+/// The longest name of a user in the log, in characters.
+const MAX_LOG_NAME: usize = 128;
+
 impl Requester<'_> {
+    /// What the log calls the user: a name that one of the operator's own functions gives. None if no function does, or it
+    /// gives a credential of the request.
+    pub fn log_name(&self) -> Option<Box<str>> {
+        let given = |name: &&str| !name.is_empty();
+        let name = self.log_user.filter(given).or_else(|| self.named.filter(given))?;
+        let secrets = Secrets::of(self.credentials.iter().copied(), self.user_json);
+        let end = name.char_indices().nth(MAX_LOG_NAME).map_or(name.len(), |(end, _)| end);
+        (!secrets.are_in(name)).then(|| name[..end].into())
+    }
+
     /// Whose request it is; none for a request that says nothing about its sender.
     ///
     /// # Errors

@@ -27,6 +27,9 @@ pub use blocking::BlockingBackend;
 use mail::{Mail, Over};
 pub use queued::{Backend, Queued};
 
+use crate::Ms;
+use crate::repeats::{BURST, Bounded, Repeats};
+use crate::store::liveness::Reach;
 use crate::store::{Outcome, StoreError, Ticket};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, thread};
 
@@ -99,6 +102,11 @@ pub struct Mailbox {
     state: Mutex<State>,
     /// How long what is left may take when the store is closed.
     closing: Duration,
+    /// Whether the store is reached. What workers do beside the mailbox tells it, too.
+    pub reach: Reach,
+    /// What nobody waits for is refused: the log says it a few times.
+    refusals: Mutex<Repeats>,
+    opened: Instant,
 }
 
 impl Mailbox {
@@ -111,7 +119,13 @@ impl Mailbox {
             refused: None,
             panic: Panicked::Never,
         };
-        Self { state: Mutex::new(state), closing }
+        Self {
+            state: Mutex::new(state),
+            closing,
+            reach: Reach::default(),
+            refusals: Mutex::default(),
+            opened: Instant::now(),
+        }
     }
 
     /// Adds an operation.
@@ -202,7 +216,7 @@ impl Mailbox {
             tracing::error!(target: "tailrope",
                 "the code of the event store panicked; what it was doing fails, and further panics are not logged");
         }
-        tell_over(over);
+        self.tell_over(over);
         turn
     }
 
@@ -237,6 +251,7 @@ impl Mailbox {
     /// A batch was done, and this became of its operations, each in its place. Where it is none, the worker tells the caller
     /// itself.
     pub fn done(&self, mut batch: Vec<Op>, mut outcomes: Vec<Option<Outcome>>) {
+        self.reach.back();
         believe_later(&batch, &mut outcomes);
         let mut state = self.lock();
         // Before the answers: what is asked because of them need not wait.
@@ -247,7 +262,7 @@ impl Mailbox {
                 (Some(ticket), Some(outcome)) => ticket.complete(outcome),
                 // Rule 12.
                 (None, Some(Outcome::Done(Err(error)))) if !matches!(error, StoreError::Gone | StoreError::Fenced) => {
-                    log_refusal(&error);
+                    self.log_refusal(error);
                 }
                 _ => {}
             }
@@ -260,11 +275,32 @@ impl Mailbox {
         let mut state = self.lock();
         state.mail.failed(Instant::now(), batch, fault, &mut over);
         Self::wake_all(state);
-        if !over.is_empty() && fault.kind == Kind::Passes {
-            let (operations, error) = (over.len(), &fault.what);
-            tracing::warn!(target: "tailrope", operations, error, "the event store was not reached in time");
+        match fault.kind {
+            Kind::Passes | Kind::Lasts => self.reach.lost(&fault.what),
+            Kind::OfOne => {}
         }
-        tell_over(over);
+        self.tell_over(over);
+    }
+
+    fn tell_over(&self, over: Vec<Over>) {
+        for (op, error) in over {
+            match &op.ticket {
+                Some(ticket) => ticket.complete(Outcome::failed(ticket.operation, error)),
+                None => self.log_refusal(error),
+            }
+        }
+    }
+
+    fn log_refusal(&self, error: StoreError) {
+        let line = Box::new(move |repeated: Option<u64>| {
+            tracing::error!(target: "tailrope", %error, repeated, "event store did not do what it was told");
+        });
+        let now = Ms(u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let bounded = Bounded { kind: "a refusal", burst: BURST, line };
+        let due = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).take(now, bounded);
+        if let Some((line, before)) = due {
+            line(before);
+        }
     }
 
     /// Takes nothing any more. Workers do what waits, and end.
@@ -322,19 +358,6 @@ fn believe_later(batch: &[Op], outcomes: &mut [Option<Outcome>]) {
             _ => {}
         }
     }
-}
-
-fn tell_over(over: Vec<Over>) {
-    for (op, error) in over {
-        match &op.ticket {
-            Some(ticket) => ticket.complete(Outcome::failed(ticket.operation, error)),
-            None => log_refusal(&error),
-        }
-    }
-}
-
-fn log_refusal(error: &StoreError) {
-    tracing::error!(target: "tailrope", %error, "event store did not do what it was told");
 }
 
 /// What is asked of a store that is closed.

@@ -50,6 +50,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// For how many milliseconds the store has answered no sign of life, where that is longer than it takes.
+    fn silent_ms(&self) -> Option<u64> {
+        None
+    }
+
     /// See [`EventStore::namespace`].
     fn namespace(&self) -> &str {
         ""
@@ -92,6 +97,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn has_company(&self) -> bool {
         (**self).has_company()
+    }
+
+    fn silent_ms(&self) -> Option<u64> {
+        (**self).silent_ms()
     }
 
     fn namespace(&self) -> &str {
@@ -222,6 +231,10 @@ impl<B: Backend> EventStore for Queued<B> {
 
     fn has_company(&self) -> bool {
         self.call(false, B::has_company)
+    }
+
+    fn away_ms(&self) -> Option<u64> {
+        self.mailbox.reach.away_ms().max(self.call(None, B::silent_ms))
     }
 
     fn namespace(&self) -> &str {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
+use tailrope_core::engine::{Condition, Engine, Options};
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{Caller, Log, progress};
 use tailrope_core::store::{
@@ -48,6 +49,27 @@ fn a_server_that_was_restarted_empty_has_no_logs_and_takes_new_ones() {
     let other = at(&server.address(""));
     let owner = Caller::new(&*other, Ms(0)).log(&log).unwrap().page.owner;
     assert!(owner.is_some_and(|owner| owner.unseen_ms < 10_000), "the owner gives signs here, too: {owner:?}");
+}
+
+#[test]
+fn a_server_that_is_away_or_stands_still_is_known_to_be_until_it_is_back() {
+    let mut server = Server::start(&[]);
+    let store = at(&server.address("?timeout_ms=2000"));
+    let engine = Engine::new(Options { store: Some(Arc::clone(&store)), ..Options::default() });
+    let is_away = || engine.health().store_away_ms.is_some();
+    let up = || engine.stats().store_up;
+    assert_eq!((engine.health().status(), up()), (Condition::Ok, 1));
+    server.kill();
+    eventually("it is known to be away, with nobody who asks it for anything", is_away);
+    assert_eq!((engine.health().status(), engine.health().http_status(), up()), (Condition::Degraded, 200, 0));
+    eventually("it is away for so long that calls are refused", || engine.health().is_refusing);
+    assert_eq!((engine.health().status(), engine.health().http_status()), (Condition::Unavailable, 503));
+    server.again();
+    eventually("it is back", || engine.health().status() == Condition::Ok && up() == 1);
+    server.signal("STOP");
+    eventually("it stands still", is_away);
+    server.signal("CONT");
+    eventually("it goes on", || engine.health().status() == Condition::Ok);
 }
 
 #[test]

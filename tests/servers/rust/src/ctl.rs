@@ -82,7 +82,7 @@ pub(crate) async fn answer(State(ctl): State<Arc<Ctl>>, request: Request) -> Res
         }
         "act" => ctl.lab.order(text("name"), text("step")).await,
         "stats" => match &ctl.engine {
-            Some(engine) => engine.stats().entries().into_iter().map(|(name, count)| (name, json!(count))).collect(),
+            Some(engine) => engine.stats().entries().map(|(counter, count)| (counter.name, json!(count))).collect(),
             None => json!({}),
         },
         // Its only plan is to lose everything.

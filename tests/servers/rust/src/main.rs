@@ -29,7 +29,7 @@ use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::routing::any;
 use serde_json::Value;
-use tailrope_core::log_lines::{LineSink, send_lines};
+use tailrope_core::log_lines::{Line, LineSink, send_lines};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -51,7 +51,8 @@ impl LineSink for Lines {
         level <= self.0
     }
 
-    fn take(&self, level: Level, line: String) {
+    fn take(&self, level: Level, line: Line) {
+        let line = line.text;
         let _ = writeln!(io::stderr(), "{} {line}", level.as_str().to_ascii_lowercase());
     }
 }

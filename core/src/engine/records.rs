@@ -1,0 +1,110 @@
+//! The record of each call that has had its end: counted, and logged if it ended badly or the operator wants every call.
+
+use crate::engine::lines::{Later, shown};
+use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::change::Change;
+use crate::exchange::Admission;
+use crate::protocol::{Refusal, RequestId, StreamNonce};
+use crate::repeats::{BURST, Bounded};
+use crate::session::{Asked, Outcome, Record, SynthesizedEnd, Weight};
+use crate::sync::Arc;
+
+/// How many records of calls that ended alike are logged in each interval. Each is about another call.
+const RECORDS: u32 = 60;
+
+/// What a record says of its session.
+struct Of {
+    session: Arc<str>,
+    sdk: &'static str,
+    user: Option<Box<str>>,
+    duration_ms: Option<u64>,
+}
+
+impl Change<'_> {
+    /// Takes note of the calls that have had their end.
+    pub(crate) fn note_records(&mut self) {
+        let (results, over) = self.state.session.take_over();
+        let counters = &self.cell.shared.counters;
+        if results > 0 {
+            counters.ended(Outcome::Result, u64::from(results));
+        }
+        for record in over {
+            counters.ended(record.outcome, 1);
+            self.log_record(record);
+        }
+    }
+
+    /// A call of a process that is gone gets its end here, where nobody knows what it asked for.
+    pub(crate) fn note_lost(&mut self, nonce: StreamNonce, request: &RequestId, end: SynthesizedEnd) {
+        let outcome = end.into();
+        self.cell.shared.counters.ended(outcome, 1);
+        self.log_record(Box::new(Record::lost(nonce, request.clone(), outcome)));
+    }
+
+    fn log_record(&mut self, record: Box<Record>) {
+        let of = Of {
+            session: Arc::clone(&self.cell.name),
+            sdk: self.cell.dialect.sdk,
+            user: self.state.user.clone(),
+            duration_ms: record.begun.map(|begun| self.now.since(begun)),
+        };
+        self.effects.lines.extend(later(of, record, self.cell.shared.options.log_calls));
+    }
+}
+
+impl Cell {
+    /// A call is refused before it has begun.
+    pub(crate) fn note_refused(&self, admission: &Admission, refusal: &Refusal) {
+        self.change_or((), |change| {
+            for id in &*admission.requests() {
+                let asked = Asked::of_request(admission.envelopes(), id);
+                change.log_record(Box::new(Record::refused(id.clone(), asked, refusal.reason.cause())));
+            }
+        });
+    }
+}
+
+fn later(of: Of, record: Box<Record>, is_every: bool) -> Option<Later> {
+    let level = match record.outcome.weight() {
+        Weight::Well | Weight::Told => tracing::Level::INFO,
+        Weight::Lost => tracing::Level::WARN,
+        Weight::Broken => tracing::Level::ERROR,
+    };
+    if level > tracing::level_filters::LevelFilter::current() {
+        return None;
+    }
+    let (kind, is_refused) = (record.outcome.as_str(), record.outcome == Outcome::Refused);
+    let line = Box::new(move |repeated| write(level, &of, &record, repeated));
+    let burst = if is_refused { BURST } else { RECORDS };
+    Some(if is_every { Later::Always(line) } else { Later::Bounded(Bounded { kind, burst, line }) })
+}
+
+fn write(level: tracing::Level, of: &Of, record: &Record, repeated: Option<u64>) {
+    macro_rules! write {
+        ($level:ident) => {
+            tracing::event!(
+                target: "tailrope", tracing::Level::$level,
+                session = &*of.session,
+                stream = record.stream.map(|nonce| nonce.hex()),
+                request = record.request.to_json(),
+                method = Some(record.asked.method).filter(|method| !method.is_empty()),
+                tool = record.asked.tool.as_deref().map(shown),
+                user = of.user.as_deref(),
+                sdk = of.sdk,
+                duration_ms = of.duration_ms,
+                connections = record.counts.connections,
+                resumes = record.counts.resumes,
+                gaps = record.counts.gaps,
+                outcome = record.outcome.as_str(),
+                cause = record.cause(),
+                repeated,
+                "call ended"
+            )
+        };
+    }
+    match level {
+        tracing::Level::ERROR => write!(ERROR),
+        tracing::Level::WARN => write!(WARN),
+        _ => write!(INFO),
+    }
+}
