@@ -122,6 +122,7 @@ const { values: options } = parseArgs({
     flavor: { type: 'string', default: 'v2' },
     store: { type: 'string', default: 'memory:' },
     routed: { type: 'boolean', default: false },
+    front: { type: 'boolean', default: false },
   },
 });
 const chosen = TRANSPORTS[options.transport]?.[options.flavor];
@@ -131,15 +132,27 @@ if (chosen === undefined || options.port === undefined) {
 }
 const [Transport, eventStore] = await chosen();
 const makeServer = await FLAVORS[options.flavor]();
-const handle = options.routed
-  ? (await routerOf(eventStore, makeServer)).node
-  : handler(Transport, eventStore, makeServer);
-const handleModern = options.flavor === 'v2' ? await modern(eventStore, makeServer) : undefined;
-const server = http.createServer((req, res) => {
-  const isModern = handleModern !== undefined && req.headers['mcp-protocol-version'] === '2026-07-28';
-  (isModern ? bodyOf(req).then((body) => handleModern(req, res, body)) : handle(req, res)).catch((error) => {
-    console.error(error);
-    res.destroy();
+
+/** What Tailrope puts on a port by itself. */
+async function serveFront() {
+  const { serve } = await import(options.flavor === 'v1' ? 'tailrope/mcp-v1' : 'tailrope/mcp');
+  await serve({ server: makeServer, port: Number(options.port), retryInterval: RETRY_MS, eventStore });
+  console.log('READY');
+}
+
+async function servePlain() {
+  const handle = options.routed
+    ? (await routerOf(eventStore, makeServer)).node
+    : handler(Transport, eventStore, makeServer);
+  const handleModern = options.flavor === 'v2' ? await modern(eventStore, makeServer) : undefined;
+  const server = http.createServer((req, res) => {
+    const isModern = handleModern !== undefined && req.headers['mcp-protocol-version'] === '2026-07-28';
+    (isModern ? bodyOf(req).then((body) => handleModern(req, res, body)) : handle(req, res)).catch((error) => {
+      console.error(error);
+      res.destroy();
+    });
   });
-});
-server.listen(Number(options.port), '127.0.0.1', () => console.log('READY'));
+  server.listen(Number(options.port), '127.0.0.1', () => console.log('READY'));
+}
+
+await (options.front ? serveFront() : servePlain());

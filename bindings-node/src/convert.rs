@@ -1,6 +1,7 @@
 //! Values and errors between JavaScript and the core; nothing else converts.
 
 use std::collections::HashMap;
+use std::io;
 
 use bytes::Bytes;
 use napi::Status;
@@ -40,6 +41,17 @@ pub fn error_codes() -> Vec<&'static str> {
 /// What the caller gave is not usable.
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(Code(ErrorCode::InvalidArgument.as_str()), message.into())
+}
+
+/// A failure of the system, with the code that Node has for it.
+pub(crate) fn of_system(error: &io::Error, message: String) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::AddrInUse => "EADDRINUSE",
+        io::ErrorKind::AddrNotAvailable => "EADDRNOTAVAIL",
+        io::ErrorKind::PermissionDenied => "EACCES",
+        _ => ErrorCode::Internal.as_str(),
+    };
+    Error::new(Code(code), message)
 }
 
 /// A failure of Node-API itself.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use napi::bindgen_prelude::{Either, Either4, Env, Function, Object};
+use napi::bindgen_prelude::{Either, Either4, Env, Function, FunctionRef, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{
     self, AUTO_WORD, COUNTERS, CallOptions, EngineError, Health, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_FLAGS,
@@ -43,6 +43,20 @@ pub struct HealthParts {
 pub struct Engine {
     engine: engine::Engine,
     waiters: Rc<Waiters>,
+    signal: FunctionRef<(), ()>,
+}
+
+impl Engine {
+    pub(crate) fn engine(&self) -> &engine::Engine {
+        &self.engine
+    }
+
+    /// Its waiters, which other threads wake from now on.
+    pub(crate) fn woken_elsewhere(&self, env: &Env) -> Result<&Rc<Waiters>> {
+        let signal = self.signal.borrow_back(env).map_err(internal)?;
+        self.waiters.open_signal(env, &self.engine, &signal)?;
+        Ok(&self.waiters)
+    }
 }
 
 #[napi]
@@ -99,10 +113,11 @@ impl Engine {
         });
         let engine = engine::Engine::new(chosen);
         let waiters = Waiters::new(resolve, Sink::new(log)?)?;
-        if engine.answers_elsewhere() {
-            waiters.open_signal(env, engine.clone(), &signal)?;
+        let me = Self { engine, waiters, signal: signal.create_ref().map_err(internal)? };
+        if me.engine.answers_elsewhere() {
+            me.woken_elsewhere(env)?;
         }
-        Ok(Self { engine, waiters })
+        Ok(me)
     }
 
     /// The version of this package.

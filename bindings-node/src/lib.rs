@@ -2,7 +2,7 @@
 //! handle of `tailrope-core`, and every rule about events and cursors is in there.
 //!
 //! Everything happens on the JavaScript thread that calls, and all state hangs on the objects that
-//! it made, so several workers in a process do not meet. Threads that stores have wake a JavaScript
+//! it made, so several workers in a process do not meet. Threads that stores and fronts have wake a JavaScript
 //! thread and do nothing else to it.
 
 mod admission;
@@ -13,6 +13,7 @@ mod command;
 mod connection;
 mod convert;
 mod engine;
+mod front;
 mod hook_log;
 mod log;
 mod look_up;

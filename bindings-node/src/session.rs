@@ -95,6 +95,10 @@ impl Session {
         Self { handle, id, dialect, versions, key, waiters: Rc::clone(waiters) }
     }
 
+    pub(crate) fn handle(&self) -> &SessionHandle {
+        &self.handle
+    }
+
     /// Has `with` examine a request on the session's terms.
     pub(crate) fn on_terms<T>(&self, json_response: bool, with: impl FnOnce(&Terms<'_>) -> T) -> T {
         let versions: Vec<&str> = self.versions.iter().map(String::as_str).collect();

@@ -1,7 +1,7 @@
 //! Who waits for what on one JavaScript thread.
 //!
 //! The core wakes a key; JavaScript is told of all woken keys at the end of the native call that
-//! caused it, when no lock is held. What the threads of a store wake is told by a threadsafe function
+//! caused it, when no lock is held. What the threads of a store or of a front wake is told by a threadsafe function
 //! that carries nothing: it is weak, so nothing here holds the process open; at most one call of it is
 //! under way; and one that fails is no loss: a wake-up is a hint, the log is the truth.
 
@@ -31,7 +31,7 @@ struct State {
     keys: Vec<u32>,
     /// The signal was given and nobody has come for it.
     armed: bool,
-    /// Only where the engine's store answers elsewhere, and until the thread ends.
+    /// Only where other threads wake, and until the thread ends.
     signal: Option<Arc<Signal>>,
 }
 
@@ -103,9 +103,12 @@ impl Waiters {
     pub(crate) fn open_signal(
         self: &Rc<Self>,
         env: &Env,
-        engine: engine::Engine,
+        engine: &engine::Engine,
         signal: &Function<'_, (), ()>,
     ) -> Result<()> {
+        if self.woken.lock().signal.is_some() {
+            return Ok(());
+        }
         let built = signal.build_threadsafe_function::<()>().callee_handled::<false>().weak::<true>().build();
         self.woken.lock().signal = Some(Arc::new(built.map_err(internal)?));
         // A thread of JavaScript that ends does not end its sessions, and what they hold goes with it.
@@ -115,7 +118,7 @@ impl Waiters {
                 me.engine.take().inspect(engine::Engine::release);
             }
         };
-        self.engine.set(Some(engine));
+        self.engine.set(Some(engine.clone()));
         env.add_env_cleanup_hook(Rc::downgrade(self), hook).map_err(internal)?;
         Ok(())
     }

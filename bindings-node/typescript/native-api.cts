@@ -673,6 +673,69 @@ export declare class Engine {
   options(): Record<string, number | 'auto'>;
 }
 
+/** Where a front listens, and what is behind it. */
+export interface FrontOptions {
+  /** An IP address. */
+  address: string;
+  port: number;
+  reusePort: boolean;
+  /** The path of a Unix socket, or `host:port`. */
+  app: string;
+}
+
+/** How the front serves a session. Where a request differs from that, it is passed on. */
+export interface FrontTerms {
+  /** The path at which the session is served. */
+  path: string;
+  jsonResponse: boolean;
+  /** Values of `Host` and `Origin`; `:*` at the end of one stands for any port. Absent where any value is served. */
+  allowedHosts?: string[];
+  allowedOrigins?: string[];
+  maxBodyBytes: number;
+}
+
+/**
+ * Listens on a port, on threads of its own. It serves the sessions that were handed over to it, as far as that needs no
+ * JavaScript; everything else it passes on to the server behind it.
+ */
+export declare class Front {
+  /** Listens. Throws with the system's code where that is not possible. */
+  constructor(engine: Engine, options: FrontOptions);
+  /** Where it listens. */
+  get port(): number;
+  /** What the waiters know it as: it is woken when `take` has something. */
+  get key(): number;
+  /** From now on the front serves the requests of a session, until that ends. */
+  serve(session: Session, terms: FrontTerms): void;
+  /** What came for the host, in order; and the names of sessions that are to be closed, as from `Engine.tick`. */
+  take(): (Arrival | string)[];
+  /** Takes no further connections. Answers that are under way go on. */
+  stop(): void;
+  /** Stops, waits so long for answers, and cuts what is left. Resolves once its threads have ended. */
+  close(withinMs: number): Promise<void>;
+}
+
+/**
+ * A POST that the front has read, and that its session admits. Its host settles it: by `begin` of a call, by `done` of messages
+ * without an answer, or by `decline`.
+ */
+export declare class Arrival {
+  private constructor();
+  /** The name of its session. */
+  get session(): string;
+  get admission(): Admission;
+  /** As the handlers are to take it. */
+  get body(): string;
+  /** The URL; then each header's name, in lower case, and its value: a line for each. */
+  get head(): string;
+  /** Opens the answer to a call. False where that is refused, behind the front, and it is not to be dispatched. */
+  begin(): boolean;
+  /** The handlers have been given messages without an answer. */
+  done(): void;
+  /** The host does not take it: it is served behind the front. */
+  decline(): void;
+}
+
 /** How streams come back. */
 export declare class ClientOptions {
   /** What is not named keeps its default; `null` is "never" or "any number" where there is such a thing. */

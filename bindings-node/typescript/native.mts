@@ -52,10 +52,11 @@ const { loaded } = native;
 if (loaded === undefined) {
   throw unloaded();
 }
-export const { Admission, ClientOptions, ClientRepeats, ClientStream, Engine, Refusal, Store, command } = loaded;
+export const { Admission, ClientOptions, ClientRepeats, ClientStream, Engine, Front, Refusal, Store, command } = loaded;
 
 export type Admission = api.Admission;
 export type Adopted = api.Adopted;
+export type Arrival = api.Arrival;
 export type LookUp = api.LookUp;
 export type Offer = api.Offer;
 export type Requester = api.Requester;
@@ -68,6 +69,8 @@ export type ClientSteps = api.ClientSteps;
 export type ClientStream = api.ClientStream;
 export type Connection = api.Connection;
 export type Engine = api.Engine;
+export type Front = api.Front;
+export type FrontTerms = api.FrontTerms;
 export type Frames = api.Frames;
 export type Head = api.Head;
 export type HookLog = api.HookLog;

@@ -5,7 +5,7 @@ import { clearTimeout, setImmediate, setTimeout } from 'node:timers';
 import type { ConfigureOptions, EngineOptions } from './engine-options.mjs';
 import { invalid, ours } from './errors.mjs';
 import { callHost, traceOf } from './host.mjs';
-import { Engine, type Store as NativeStore } from './native.mjs';
+import { type Arrival, Engine, type Store as NativeStore } from './native.mjs';
 import { ENGINE_OPTIONS, STORE_OPTIONS } from './option-names.mjs';
 import { checkNames } from './options.mjs';
 import { checkedPaces } from './pace.mjs';
@@ -41,6 +41,8 @@ export interface Idler {
   /** The engine says that nothing holds the session any more (I11), or that it has ended by itself. */
   becomeIdle(): void;
   serve(exchange: Exchange): Promise<void>;
+  /** Serves a request that a front has read. False where that is not possible: then it is served behind the front. */
+  takeArrival(arrival: Arrival): boolean;
 }
 
 /** What makes transports later, and is drained with those that it has made. */
@@ -172,8 +174,10 @@ export class Runtime {
   readonly options: OptionsInForce;
   /** After what time a reader that takes nothing is cut off. */
   readonly patienceMs: number | undefined;
-  /** Whether the engine's store may answer later, and wakes from threads of its own. */
+  /** Whether the engine's store may answer later. */
   readonly answersElsewhere: boolean;
+  /** Whether threads other than this one wake waiters: those of a store, or of a front. */
+  isWokenElsewhere: boolean;
   /** Whether sessions may live in other processes, or have lived in ones that are gone. */
   readonly outlivesProcess: boolean;
   /** The store, unless it is a user's own. */
@@ -257,6 +261,7 @@ export class Runtime {
     this.options = this.#engine.options() as unknown as OptionsInForce;
     this.patienceMs = this.#engine.patienceMs() ?? undefined;
     this.answersElsewhere = this.#engine.answersElsewhere();
+    this.isWokenElsewhere = this.answersElsewhere;
     this.outlivesProcess = this.#engine.outlivesProcess();
     runtimes.add(me);
     if (this.outlivesProcess && !state.leaves) {
@@ -365,10 +370,15 @@ export class Runtime {
     if (idle === null) {
       return;
     }
-    for (const name of idle) {
+    this.becomeIdle(idle);
+    this.armDue();
+  }
+
+  /** The engine says so of the sessions of these names. */
+  becomeIdle(names: string[]): void {
+    for (const name of names) {
       attempt('ending a session', () => this.#transports.get(name)?.becomeIdle());
     }
-    this.armDue();
   }
 
   /** The session of this name has a transport. */

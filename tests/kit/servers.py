@@ -57,6 +57,11 @@ class Kind:
         return str(ROOT / ".venv" / self.line / "bin" / "python")
 
     @property
+    def has_front(self) -> bool:
+        """Whether Tailrope's own listener is before it."""
+        return self.name.endswith("-front")
+
+    @property
     def major(self) -> int:
         """The version of its SDK."""
         return int(self.line[-1])
@@ -72,11 +77,6 @@ class Kind:
     def flavor(self) -> str:
         """What the server's program calls it."""
         return self.name.split("-")[0] if self.language == "python" else self.name
-
-    @property
-    def has_front(self) -> bool:
-        """Whether Tailrope's own listener is before it."""
-        return self.name.endswith("-front")
 
     def command(self, transport: str, options: dict[str, Any]) -> list[str]:
         arguments = ["--flavor", self.flavor, "--transport", transport, "--options", json.dumps(options)]
@@ -107,7 +107,10 @@ SERVERS = {
     )
 }
 # The same, with Tailrope's own listener before the app.
-FRONTS = {name: Kind(name, "python", name.split("-")[0]) for name in ("mcp1-front", "mcp2-front")}
+FRONTS = {
+    **{f"{line}-front": Kind(f"{line}-front", "python", line) for line in ("mcp1", "mcp2")},
+    **{f"node-{line}-front": Kind(f"node-{line}-front", "node", line) for line in ("v1", "v2")},
+}
 # The tools on rmcp: behind our service, also with a front, and behind its own with our session manager.
 RUST = {name: Kind(name, "rust", "rmcp3") for name in ("tower", "tower-front", "rmcp")}
 # On its own transport alone: as it comes, without an event store.

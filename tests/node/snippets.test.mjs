@@ -51,7 +51,7 @@ test('each page that tells how to start in Node has a server', () => {
   const found = snippets.filter(isServer).map(({ page }) => page);
   assert.deepEqual(
     found.sort(),
-    ['create-mcp-handler', 'express', 'hono'].map((name) => `docs/start/${name}.md`),
+    ['create-mcp-handler', 'express', 'hono', 'serve'].map((name) => `docs/start/${name}.md`),
   );
   assert.equal(snippets.filter(isClient).length, 1);
 });

@@ -29,6 +29,8 @@ import {
   fetchStoredSession,
   NodeStreamableHTTPServerTransport,
   openStore,
+  type Serving,
+  serve as serveMcp,
   serveStoredSession,
   setLog,
   stats,
@@ -235,3 +237,23 @@ resumableFetch(fetch, { maxAttempt: 1 });
 stream(url, { msg: {} });
 // @ts-expect-error: it is written otherwise.
 await serve(['node', 'server.mjs'], { waitms: 1 });
+
+const serving: Serving = await serveMcp({
+  server: ({ requestInfo }) => new McpServer({ name: requestInfo?.url ?? 'typed', version: '1' }),
+  port: 0,
+  app: (req, res) => void res.end(req.url),
+  authenticate: async ({ headers }) =>
+    headers.authorization === undefined
+      ? new Response(null, { status: 401 })
+      : { token: '', clientId: 'x', scopes: [] },
+  preferResumable: false,
+  retryInterval: 1_000,
+});
+await serving.drain({ withinMs: 1_000 });
+const servingV1 = await v1.serve({
+  server: () => new McpServerV1({ name: 'typed', version: '1' }),
+  app: { fetch: (request) => Response.json(request.url) },
+  onAdopted: ({ server }) => server.sendToolListChanged(),
+  allowedOrigins: ['https://app.example'],
+});
+await servingV1.close();

@@ -15,7 +15,7 @@ from kit.fixtures import *  # noqa: F403
 from kit.fleet import FLEETS, MIXED, Fleet, servers_of
 from kit.places import OF_EVERY_RUN
 from kit.servers import FRONTS, ROOT, RUST, RUST_STOCK, RUST_STORES, SERVERS, TRANSPORT, Kind, rust_build
-from wire.rmcp import PYTHON_FRONT, left_out
+from wire.rmcp import left_out, unseen
 
 KINDS: dict[str, Kind] = {**SERVERS, **RUST, **(RUST_STOCK if TRANSPORT == "stock" else {**FRONTS, **FLEETS})}
 CHOSEN = os.environ.get("TAILROPE_TEST_SERVERS", ",".join(KINDS)).split(",")
@@ -30,7 +30,7 @@ HALVES = ({"mcp2", "fastmcp3", "node-v2", "web-v1"}, {"mcp1", "fastmcp4", "node-
 # What every run asks of one fleet: resumes, questions, cancellations and ends of sessions, each request anywhere.
 FLEET = "mixed-redis"
 OF_FLEET = {"test_fleet.py", "test_replay.py"}
-FIRST_FRONTS = {"tower-front", "mcp2-front"}
+FIRST_FRONTS = {"tower-front", "mcp2-front", "node-v2-front"}
 # What every run asks of a front: what goes through it or past it. The rest is the engine's, which the service behind it
 # is asked for.
 OF_FRONT = {"test_drain.py", "test_malformed.py", "test_polling.py", "test_replay.py"}
@@ -95,8 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for member in servers_of(kind) if kind is not None else ():
             if member.language == "rust":
                 left_out(item, member.name)
-        if kind in FRONTS.values() and (reason := PYTHON_FRONT.get(item.name.partition("[")[0])) is not None:
-            item.add_marker(pytest.mark.skip(reason=reason))
+            if member.has_front:
+                unseen(item, member)
         if isinstance(kind, Fleet) and (reason := kind.lacks()) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
     config.hook.pytest_deselected(items=others)

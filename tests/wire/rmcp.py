@@ -8,7 +8,7 @@ transport it is asked for all faults.
 from __future__ import annotations
 
 import pytest
-from kit.servers import TRANSPORT
+from kit.servers import TRANSPORT, Kind
 
 LAB = "a store of one's own is a backend of the engine in Rust: docs/stores/own-in-rust.md"
 SDK = "our service answers as the specification has it, and rmcp's own in plain text"
@@ -39,6 +39,10 @@ UNSEEN = "what the server counts or holds up is middleware, which a front passes
 FRONT = {
     "test_f51_session_whose_post_never_came_whole_becomes_idle": UNSEEN,
     "test_stock_client_survives_ten_closes_that_deliver_nothing": UNSEEN,
+}
+NODE_FRONT = {
+    **FRONT,
+    "test_the_kill_switch_leaves_a_server_with_our_store_working": "the SDK's handler, which serves then, has no store",
 }
 HEADERS = "an answer of a front does not name uvicorn, and has a content type only where it has content"
 # The SDK's servers look at `Host`.
@@ -87,14 +91,20 @@ RMCP = {
 }
 
 
+def unseen(item: pytest.Item, server: Kind) -> None:
+    """Has a test of a server with a front skipped, with the reason, where it is about what is in front of others."""
+    name = item.originalname if isinstance(item, pytest.Function) else item.name
+    reasons = {"python": PYTHON_FRONT, "node": NODE_FRONT}.get(server.language, FRONT)
+    if reason := reasons.get(name):
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
 def left_out(item: pytest.Item, server: str) -> None:
     """Has a test of this Rust server skipped, with the reason, where it is not about what is ours."""
     name = item.originalname if isinstance(item, pytest.Function) else item.name
     reason = RUST.get(name) or RUST.get(item.path.name)
     if "lab" in getattr(item, "fixturenames", ()):
         reason = LAB
-    if server == "tower-front":
-        reason = reason or FRONT.get(name)
     if server == "rmcp-cache" and name in NO_STORE:
         reason = "it has no event store"
     if server == "rmcp" and TRANSPORT != "stock":

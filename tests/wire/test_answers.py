@@ -244,7 +244,7 @@ async def test_integer_ids_that_a_language_cannot_hold_are_refused(server: Serve
         pytest.skip("holds all that fit in 64 bits")
     peer = await server.peer()
     for id in BEYOND:
-        await refused_call(server, await peer.post({"jsonrpc": "2.0", "id": id, "method": "ping"}))
+        await refused_call(server, await peer.post({"jsonrpc": "2.0", "id": id, "method": "ping"}), id)
 
 
 async def test_close_and_progress_work_for_the_id_zero(server: Server) -> None:
@@ -287,6 +287,8 @@ PLAIN: dict[str, tuple[str, Changes, bytes | None]] = {
     "host on get": ("GET", {"Host": "evil.example"}, None),
 }
 OTHER_HOST = {"origin", "host", "host on get"}
+# `serve` of SDK 2.x has the SDK's handler of both eras, whose words for these are others than its transport's.
+OF_HANDLER = {"no message", "another version of json rpc", "a member too many"}
 
 
 def taken(kind: Kind) -> set[str]:
@@ -295,7 +297,7 @@ def taken(kind: Kind) -> set[str]:
     if isinstance(kind, Fleet):
         return {"put", "patch", "initialize again"} | taken(kind.members[0])
     if kind.language == "node":
-        return OTHER_HOST
+        return OTHER_HOST | (OF_HANDLER if kind.name == "node-v2-front" else set())
     # fastmcp lets a loopback server be called by any name.
     return {"a member too many", "initialize again"} | (OTHER_HOST if kind.name.startswith("fastmcp") else set())
 

@@ -32,7 +32,7 @@ def pair(kind: Kind, place: str) -> Iterator[tuple[Server, Server]]:
 @pytest.fixture(scope="module")
 def tenants(kind: Kind, place: str, pair: tuple[Server, Server]) -> Iterator[tuple[Server, Server]]:
     """The same with two tenants, alice and bob."""
-    if kind.language == "node":
+    if kind.language == "node" and not kind.has_front:
         # Its servers know who somebody is in any case; they only insist where they are told to.
         yield pair
         return

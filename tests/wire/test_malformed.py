@@ -244,8 +244,8 @@ async def test_batches_are_refused_as_the_sdk_does(server: Server) -> None:
     assert empty.status == 400
     fault = (await empty.json())["error"]
     if server.kind.language == "node":
-        # An empty one: this SDK takes the others.
-        assert fault["code"] == -32700
+        # An empty one: this SDK takes the others. Its handler of both eras has another code.
+        assert fault["code"] in (-32700, -32600)
         events = await (await peer.post([GOOD, {**GOOD, "id": 2}])).rest()
         assert sorted(event.message["id"] for event in events if event.is_terminal) == [1, 2]
         return

@@ -24,7 +24,7 @@ RULES: dict[str, list[str]] = {
 TRIES = 3
 TASKS = {name for name in RULES if name.startswith("task")}
 # Those that serve 2026-07-28.
-TASKED = {"mcp2", "fastmcp4", "tower", "tower-front", "mcp2-front"}
+TASKED = {"mcp2", "fastmcp4", "tower", "tower-front", "mcp2-front", "node-v2-front"}
 
 
 def command(kind: Kind) -> list[str]:

@@ -117,7 +117,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
       if (data) {
         this.#write(head, data);
       }
-      if (wait === POLLS_AGAIN || (isFirst && this.#session.runtime.answersElsewhere)) {
+      if (wait === POLLS_AGAIN || (isFirst && this.#session.runtime.isWokenElsewhere)) {
         // There is more; or a wake-up may have come from elsewhere before there was anybody to wait for it.
         continue;
       }

@@ -20,10 +20,11 @@ import { noteHandler } from '../status.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { hasLostId, namingBody } from './body.mjs';
 import type { Exchange, Face, Handlers } from './exchange.mjs';
+import type { FrontDoor } from './front-door.mjs';
 import { answer, refusalOf } from './refusal.mjs';
 import { type AdoptingOptions, faces, SessionRouter } from './router.mjs';
 import type { FetchHandler, HandlingSdk, NodeHandler, StockClass } from './sdk.mjs';
-import { checkGiven, ofSessions, only, readBy } from './sdk-options.mjs';
+import { checkGiven, type Names, ofSessions, only, readBy } from './sdk-options.mjs';
 import { isStock } from './seam.mjs';
 import { Tasks } from './tasks/tasks.mjs';
 import { identityOf, type OwnOptions } from './transport-options.mjs';
@@ -40,7 +41,7 @@ const LIST_CHANGES: { [Kind in ServerEvent['kind']]?: ListChange } = {
 };
 
 /** An SDK line that has `createMcpHandler`. */
-type HandlerSdk = HandlingSdk<McpRequestContext> &
+export type HandlerSdk = HandlingSdk<McpRequestContext> &
   Pick<typeof server, 'Server' | 'classifyInboundRequest' | 'createMcpHandler' | 'isJsonContentType'>;
 
 /** What a factory makes. */
@@ -85,7 +86,18 @@ export function resumableHandler(sdk: HandlerSdk, transports: Record<Face, Stock
   };
 }
 
-class Handler {
+/** Refuses options that a handler has not, and gives the names of the SDK's. `more` are those that only this place takes. */
+export function checkHandlerOptions(sdk: HandlerSdk, options: object, of: string, ...more: readonly string[]): Names {
+  const names = readBy((options) => sdk.createMcpHandler(noServer, options).close());
+  checkGiven(options, names, of, 'preferResumable', 'onAdopted', ...SESSION_OPTIONS, ...more);
+  return names;
+}
+
+function noServer(): never {
+  throw new Error('only its options are looked at');
+}
+
+export class Handler {
   #sdk: HandlerSdk;
   #router: SessionRouter<Made, McpRequestContext>;
   #modern: McpHttpHandler;
@@ -104,8 +116,7 @@ class Handler {
     sdk: HandlerSdk,
     transports: Record<Face, StockClass>,
   ) {
-    const names = readBy((options) => sdk.createMcpHandler(factory, options).close());
-    checkGiven(options, names, 'createResumableMcpHandler()', 'preferResumable', 'onAdopted', ...SESSION_OPTIONS);
+    const names = checkHandlerOptions(sdk, options, 'createResumableMcpHandler()');
     if (legacy !== undefined) {
       invalid('createResumableMcpHandler serves the older revisions itself: it has no option `legacy`');
     }
@@ -144,14 +155,18 @@ class Handler {
 
   faces(): ResumableMcpHandler {
     return {
-      ...faces((exchange) => this.#serve(exchange)),
+      ...faces((exchange) => this.serve(exchange)),
       notify: this.#modern.notify,
       bus: this.#modern.bus,
-      close: () => this.#close(),
+      close: () => this.close(),
     };
   }
 
-  #serve(exchange: Exchange): Promise<void> {
+  setFront(front: FrontDoor): void {
+    this.#router.setFront(front);
+  }
+
+  serve(exchange: Exchange): Promise<void> {
     return this.#router.serve(exchange, () => (this.#leavesAll ? this.#leave(exchange) : this.#route(exchange)));
   }
 
@@ -241,7 +256,7 @@ class Handler {
     }
   }
 
-  async #close(): Promise<void> {
+  async close(): Promise<void> {
     this.#leavesAll = true;
     this.#unsubscribe();
     this.#forget();

@@ -12,8 +12,15 @@ import type { JSONRPCMessage, RequestId, RequestInfo } from '@modelcontextprotoc
 
 import { EventStore as Events, type ScopedEventStore as ScopedEvents } from '../store/event-store.mjs';
 import type { CloseOptions } from './close.mjs';
-import { type AdoptingOptions, type RouterOf, sessionRouter } from './router.mjs';
+import {
+  type AdoptingOptions,
+  checkRouterOptions,
+  SessionRouter as Router,
+  type RouterOf,
+  sessionRouter,
+} from './router.mjs';
 import { sdk } from './sdk-1.30-or-later.mjs';
+import { type Serving, type ServingOptions, serving } from './serve.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { type Resumable, resumableNode, resumableWeb } from './transport.mjs';
 import type { OwnOptions } from './transport-options.mjs';
@@ -45,6 +52,8 @@ export class StreamableHTTPServerTransport extends NodeTransport {}
 
 /** The same for the web platform (`Request` to `Response`): Hono, and frameworks like it, on Node. */
 export class WebStandardStreamableHTTPServerTransport extends WebTransport {}
+
+const transports = { node: StreamableHTTPServerTransport, fetch: WebStandardStreamableHTTPServerTransport };
 
 /** A server of the SDK's: `McpServer`, or the `Server` in it. */
 export interface ServerOfSession {
@@ -79,9 +88,25 @@ export type SessionRouter<S> = RouterOf<S, AuthInfo>;
 export const createSessionRouter: <S extends ServerOfSession>(
   makeServer: (context: OpeningContext) => S | Promise<S>,
   options?: SessionRouterOptions<S>,
-) => SessionRouter<S> = sessionRouter(sdk, {
-  node: StreamableHTTPServerTransport,
-  fetch: WebStandardStreamableHTTPServerTransport,
+) => SessionRouter<S> = sessionRouter(sdk, transports);
+
+// biome-ignore lint/suspicious/noExplicitAny: callers name the type of their servers.
+type AnyServer = any;
+
+/** The options of `createSessionRouter`, and where it is served. */
+export interface ServeOptions<S = ServerOfSession>
+  extends SessionRouterOptions<S>,
+    ServingOptions<(context: OpeningContext) => S | Promise<S>, AuthInfo> {}
+
+/**
+ * Listens on a port, and serves there what `createSessionRouter` serves, and your own `app` on all other paths. Rejects, with
+ * the system's code (`EADDRINUSE`), where it cannot listen.
+ */
+export const serve: <S extends ServerOfSession>(options: ServeOptions<S>) => Promise<Serving> = serving({
+  sdk,
+  check: (options, of, ...more) => checkRouterOptions(sdk, options, of, ...more),
+  endpoint: (makeServer: (context: OpeningContext) => AnyServer, options: SessionRouterOptions<AnyServer>) =>
+    new Router(sdk, makeServer, options, transports),
 });
 
 /** The options of the transports: those that count are the ones about requests, not about new sessions. */
@@ -125,4 +150,6 @@ export const EventStore: typeof Events<JSONRPCMessage> = Events;
 
 export * from '../index.mjs';
 export type { AdoptedSession } from './adoption.mjs';
+export type { App, FetchApp } from './app.mjs';
 export type { AdoptingOptions } from './router.mjs';
+export type { Authenticate, RequestHead, Serving, ServingOptions } from './serve.mjs';

@@ -15,9 +15,16 @@ import type {
 
 import { EventStore as Events, type ScopedEventStore as ScopedEvents } from '../store/event-store.mjs';
 import type { CloseOptions } from './close.mjs';
-import { type ResumableMcpHandler, type ResumableMcpHandlerOptions, resumableHandler } from './handler.mjs';
+import {
+  checkHandlerOptions,
+  Handler,
+  type ResumableMcpHandler,
+  type ResumableMcpHandlerOptions,
+  resumableHandler,
+} from './handler.mjs';
 import { type AdoptingOptions, type RouterOf, sessionRouter } from './router.mjs';
 import { sdk } from './sdk-v2.mjs';
+import { type Serving, type ServingOptions, serving } from './serve.mjs';
 import { storedSessionServers } from './stored-sessions.mjs';
 import { type Resumable, resumableNode, resumableWeb } from './transport.mjs';
 import type { OwnOptions } from './transport-options.mjs';
@@ -122,6 +129,20 @@ export const createResumableMcpHandler: (
   options?: ResumableMcpHandlerOptions,
 ) => ResumableMcpHandler = resumableHandler(sdk, transports);
 
+/** The options of `createResumableMcpHandler`, and where it is served. */
+export interface ServeOptions extends ResumableMcpHandlerOptions, ServingOptions<McpServerFactory, AuthInfo> {}
+
+/**
+ * Listens on a port, and serves there what `createResumableMcpHandler` serves, and your own `app` on all other paths. Rejects, with
+ * the system's code (`EADDRINUSE`), where it cannot listen.
+ */
+export const serve: (options: ServeOptions) => Promise<Serving> = serving({
+  sdk,
+  check: (options, of, ...more) => void checkHandlerOptions(sdk, options, of, ...more),
+  endpoint: (factory: McpServerFactory, options: ResumableMcpHandlerOptions) =>
+    new Handler(factory, options, sdk, transports),
+});
+
 /** What an SDK's own transport asks of a store. */
 export type ScopedEventStore = ScopedEvents<JSONRPCMessage>;
 
@@ -135,5 +156,7 @@ export const EventStore: typeof Events<JSONRPCMessage> = Events;
 
 export * from '../index.mjs';
 export type { AdoptedSession } from './adoption.mjs';
+export type { App, FetchApp } from './app.mjs';
 export type { AdoptingOptions } from './router.mjs';
+export type { Authenticate, RequestHead, Serving, ServingOptions } from './serve.mjs';
 export type { ResumableMcpHandler, ResumableMcpHandlerOptions };

@@ -5,7 +5,7 @@ import type { Runtime } from '../runtime.mjs';
 import { UserStore } from '../store/user-store.mjs';
 import { type CloseOptions, pausesOf } from './close.mjs';
 import type { AnswerContext, Exchange, SeenRequest } from './exchange.mjs';
-import { ANSWERS, CANCELS, IS_INITIALIZE } from './facts.mjs';
+import { ACTION, ANSWERS, CANCELS, IS_INITIALIZE, MESSAGE } from './facts.mjs';
 import { Outbox } from './outbox.mjs';
 import { Outcomes } from './outcomes.mjs';
 import type { Receiver } from './receiver.mjs';
@@ -30,6 +30,14 @@ export function opened(
     }
     throw error;
   }
+}
+
+/** A request that has no exchange here. */
+interface Detached {
+  /** A call is going to be run. False where it may not. */
+  begin(admission: Admission): boolean;
+  /** The SDK has been given messages that are not answered. */
+  done(): void;
 }
 
 /** A session that a transport has. */
@@ -96,6 +104,17 @@ export class OpenSession {
     answer?.();
     this.run(messages, request, true);
     this.#noteCancelled(admission, facts);
+  }
+
+  /** Gives the SDK the messages of a request that is answered elsewhere. */
+  give(admission: Admission, messages: Message[], request: SeenRequest, jsonResponse: boolean, asked: Detached): void {
+    const { facts } = admission;
+    if ((facts & ACTION) === MESSAGE) {
+      this.take(admission, facts, messages, request);
+      asked.done();
+    } else if (asked.begin(admission)) {
+      this.runAll(admission, facts, messages, request, jsonResponse);
+    }
   }
 
   /** The messages were given to the SDK: what they cancel gets its end. */

@@ -1,6 +1,7 @@
 // What travels of a request to the process that has its session, and what handlers see of it there.
-import type { Posted, Travelling } from '../native.mjs';
+import type { Arrival, Posted, Travelling } from '../native.mjs';
 import type { Exchange, RequestInfo, SeenRequest } from './exchange.mjs';
+import { infoOf, requestWhenRead } from './web-request.mjs';
 
 /** What travels of a request beside its body; `more` names headers that the core would not choose. */
 export function travellingOf(exchange: Exchange, more: string[]): Travelling {
@@ -48,30 +49,41 @@ export function authOf(json: string | null): unknown {
   return { ...facts, token: '', ...(isUrl && { resource: new URL(resource) }) };
 }
 
-/** A relayed request, as handlers see it. */
-export class RelayedRequest implements SeenRequest {
+/** A POST that came to this process without an exchange of its own, as handlers see it. */
+export class DetachedRequest implements SeenRequest {
   readonly auth: unknown;
   #headers: Record<string, string>;
   #url: string;
 
-  /** `url` is where the session was opened. */
-  constructor(posted: Posted, sessionId: string, url: string) {
-    this.auth = authOf(posted.authJson);
-    this.#headers = { 'content-type': 'application/json', 'mcp-session-id': sessionId };
-    const { headers } = posted;
-    for (let at = 0; at < headers.length; at += 2) {
-      this.#headers[headers[at]] = headers[at + 1];
-    }
+  /** Of `pairs`, each name in lower case is followed by its value; `headers` are those that may be missing there. */
+  constructor(url: string, pairs: readonly string[], headers: Record<string, string> = {}, auth?: unknown) {
+    this.auth = auth;
     this.#url = url;
+    this.#headers = headers;
+    for (let at = 0; at < pairs.length; at += 2) {
+      headers[pairs[at]] = pairs[at + 1];
+    }
   }
 
   webRequest(): Request {
-    return new Request(this.#url, { method: 'POST', headers: this.#headers });
+    return requestWhenRead(() => new Request(this.#url, { method: 'POST', headers: this.#headers }));
   }
 
   requestInfo(): RequestInfo {
-    return { headers: { ...this.#headers }, url: new URL(this.#url) };
+    return infoOf({ ...this.#headers }, () => new URL(this.#url));
   }
+}
+
+/** A relayed request. `url` is where the session was opened. */
+export function relayedRequest(posted: Posted, sessionId: string, url: string): DetachedRequest {
+  const headers = { 'content-type': 'application/json', 'mcp-session-id': sessionId };
+  return new DetachedRequest(url, posted.headers, headers, authOf(posted.authJson));
+}
+
+/** A request that the front has read. */
+export function arrivedRequest({ head }: Arrival): DetachedRequest {
+  const [url, ...pairs] = head.split('\n');
+  return new DetachedRequest(url, pairs);
 }
 
 /** Where a request came, without what its sender added. */

@@ -9,6 +9,7 @@ import { runtimeFor } from '../store/event-store.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
 import { isText, maxBodyBytes } from './body.mjs';
 import type { Exchange, Face, FetchOptions } from './exchange.mjs';
+import { type FrontDoor, frontDoor } from './front-door.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
 import { answer, guarded, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
 import type { Sdk, Server, StockClass, TransportOptions } from './sdk.mjs';
@@ -112,6 +113,11 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
   pin(): void {
     this.#options = { ...this.#options, ...{ [runtimeOf]: runtimeFor(this.#options) } };
     this.#stored = this.#makeStored();
+  }
+
+  /** From now on sessions are handed over to a front. */
+  setFront(front: FrontDoor): void {
+    this.#options = { ...this.#options, [frontDoor]: front };
   }
 
   #makeStored(): StoredSessions {
@@ -297,6 +303,11 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
   }
 }
 
+/** Refuses options that a router has not. `more` are those that only this place takes. */
+export function checkRouterOptions(sdk: Sdk, options: object, of: string, ...more: readonly string[]): void {
+  checkGiven(options, optionsOf(sdk.WebStock), of, 'onAdopted', 'onerror', ...more);
+}
+
 /** Makes `createSessionRouter` for an SDK line and its classes. */
 export function sessionRouter<Context>(sdk: Sdk<Context>, transports: Record<Face, StockClass>) {
   return function createSessionRouter<S extends Server>(
@@ -306,7 +317,7 @@ export function sessionRouter<Context>(sdk: Sdk<Context>, transports: Record<Fac
     if (typeof makeServer !== 'function') {
       invalid('createSessionRouter() takes a function that makes the server of a session');
     }
-    checkGiven(options, optionsOf(sdk.WebStock), 'createSessionRouter()', 'onAdopted', 'onerror');
+    checkRouterOptions(sdk, options, 'createSessionRouter()');
     const router = new SessionRouter(sdk, makeServer, options, transports);
     return {
       ...faces((exchange) => router.serve(exchange)),

@@ -46,6 +46,16 @@ export class Scopes {
     return undefined;
   }
 
+  /** Whether it is certain at once that requests of somebody who is not known need no scope. */
+  needsNone(messages: Message[]): boolean {
+    const found = this.find(messages, undefined);
+    if (found instanceof Promise) {
+      // It is asked again where it can be waited for.
+      found.catch(() => {});
+    }
+    return !found;
+  }
+
   /** Whether a call lacks a scope; then that was the answer. `found` is what was found, where something was. */
   async challenged(
     messages: Message[],

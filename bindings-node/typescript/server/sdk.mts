@@ -5,6 +5,7 @@ import type { Refusal } from '../native.mjs';
 import type { HostStore } from '../store/user-store.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange, FetchOptions, SeenRequest } from './exchange.mjs';
+import type { FrontDoor, frontDoor } from './front-door.mjs';
 import type { Seam } from './seam.mjs';
 import type { OwnOptions } from './transport-options.mjs';
 
@@ -53,6 +54,7 @@ export interface TransportOptions extends OwnOptions {
   keepAliveMs?: number;
   maxRequestBodySize?: number;
   supportedProtocolVersions?: string[];
+  [frontDoor]?: FrontDoor | undefined;
 }
 
 /** What a session needs of the transport that it belongs to. */

@@ -1,20 +1,21 @@
 // One transport's session on the engine, for both SDK lines and both kinds of HTTP exchange.
 import { describe } from '../host.mjs';
-import { Admission, type Adopted, type Body, type Posted, Refusal, type Session } from '../native.mjs';
+import { Admission, type Adopted, type Arrival, type Body, type Posted, Refusal, type Session } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { type Adopt, Adoption } from './adoption.mjs';
 import { bodyOf, maxBodyBytes, type ReadBody } from './body.mjs';
 import type { CloseOptions } from './close.mjs';
 import type { Exchange } from './exchange.mjs';
-import { ACTION, DELETE, IS_INITIALIZE, MESSAGE, STATUS_BIT } from './facts.mjs';
+import { ACTION, CALL, DELETE, IS_INITIALIZE, MESSAGE, STATUS_BIT } from './facts.mjs';
+import { frontDoor } from './front-door.mjs';
 import { messagesOf, parsed } from './messages.mjs';
 import { serveNamed } from './named-session.mjs';
 import { OpenSession, opened } from './open-session.mjs';
 import { sendUnopened } from './outbox.mjs';
 import { Receiver } from './receiver.mjs';
 import { fail, failed, refusalOf, refuse, report, reportFailure } from './refusal.mjs';
-import { endpointOf, RelayedRequest } from './relayed.mjs';
+import { arrivedRequest, endpointOf, relayedRequest } from './relayed.mjs';
 import { checkGoesOn, Replay } from './replay.mjs';
 import { type Identity, identify } from './requester.mjs';
 import { type Found, Scopes } from './scopes.mjs';
@@ -40,7 +41,6 @@ interface Asked {
   given: unknown;
   /** The messages in it; nothing where the SDK takes none. */
   messages: Message[] | undefined;
-  jsonResponse: boolean;
   /** The scopes that its sender has not, as far as that was asked. */
   challenge?: Found;
 }
@@ -56,6 +56,7 @@ export class SessionServer {
   #keepAliveMs: number | undefined;
   #retryMs: number | undefined;
   #maxBodyBytes: number;
+  #answersJson: boolean;
   #versions: string[];
   #scopes: Scopes;
   #opened: OpenSession | undefined;
@@ -80,6 +81,7 @@ export class SessionServer {
     this.#keepAliveMs = options.keepAliveMs;
     this.#retryMs = checkMs('retryInterval', options.retryInterval);
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
+    this.#answersJson = options.enableJsonResponse === true;
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
     this.#replay = new Replay(sdk, this.#receiver);
     this.#scopes = new Scopes(sdk, this.#onerror);
@@ -151,9 +153,8 @@ export class SessionServer {
       return this.#refuse(exchange, 'session_ended');
     }
     const opened = this.#opened;
-    const jsonResponse = this.#options.enableJsonResponse === true;
     if (opened === undefined) {
-      return this.#enterUnopened(exchange, body, jsonResponse);
+      return this.#enterUnopened(exchange, body);
     }
     const { session, answers } = opened;
     const given = exchange.parsedBody ?? body;
@@ -166,7 +167,7 @@ export class SessionServer {
       return messages !== undefined && challenge === undefined;
     };
     const { server, requester } = exchange;
-    const entered = session.enter(exchange.head(), server, requester, body, jsonResponse, opensCall);
+    const entered = session.enter(exchange.head(), server, requester, body, this.#answersJson, opensCall);
     if (entered instanceof Refusal) {
       if (session.hasEnded) {
         exchange.text = body;
@@ -175,11 +176,11 @@ export class SessionServer {
       return this.#refused(exchange, entered, given);
     }
     if (entered instanceof Admission) {
-      return this.#serve(opened, entered, { exchange, given, messages, jsonResponse, challenge });
+      return this.#serve(opened, entered, { exchange, given, messages, challenge });
     }
     const answer = exchange.stream(entered, answers);
     if (messages !== undefined) {
-      opened.run(messages, exchange, jsonResponse);
+      opened.run(messages, exchange, this.#answersJson);
     }
     return answer;
   }
@@ -192,10 +193,10 @@ export class SessionServer {
   }
 
   /** Serves a request for a session before there is one: an `initialize` opens it. */
-  async #enterUnopened(exchange: Exchange, body: Body, jsonResponse: boolean): Promise<Waiting> {
+  async #enterUnopened(exchange: Exchange, body: Body): Promise<Waiting> {
     const { engine } = this.#runtime;
     const { major } = this.#sdk;
-    const admission = engine.admit(exchange.head(), exchange.requester, body, jsonResponse, major, this.#versions);
+    const admission = engine.admit(exchange.head(), exchange.requester, body, this.#answersJson, major, this.#versions);
     const given = exchange.parsedBody ?? body;
     if (admission instanceof Refusal) {
       return (await this.#serveNamed(exchange, body)) ? undefined : this.#refused(exchange, admission, given);
@@ -205,7 +206,7 @@ export class SessionServer {
       return this.#refused(exchange, refusalOf(major, 'invalid_message'), given);
     }
     const { facts } = admission;
-    const run = () => this.#run(admission, facts, { exchange, given, messages, jsonResponse });
+    const run = () => this.#run(admission, facts, { exchange, given, messages });
     return facts & IS_INITIALIZE ? this.#begun(messages, exchange, run) : run();
   }
 
@@ -265,11 +266,7 @@ export class SessionServer {
     }
   }
 
-  async #run(
-    admission: Admission,
-    facts: number,
-    { exchange, messages = [], jsonResponse, challenge }: Asked,
-  ): Promise<Waiting> {
+  async #run(admission: Admission, facts: number, { exchange, messages = [], challenge }: Asked): Promise<Waiting> {
     if (await this.#scopes.challenged(messages, exchange, challenge)) {
       return undefined;
     }
@@ -277,12 +274,12 @@ export class SessionServer {
     if (this.#closed || opened === undefined) {
       return this.#refuse(exchange, 'session_ended');
     }
-    const connection = opened.session.open(admission, jsonResponse);
+    const connection = opened.session.open(admission, this.#answersJson);
     if (connection instanceof Refusal) {
       return this.#refused(exchange, connection);
     }
     const answer = exchange.stream(connection, opened.answers);
-    opened.runAll(admission, facts, messages, exchange, jsonResponse);
+    opened.runAll(admission, facts, messages, exchange, this.#answersJson);
     return answer;
   }
 
@@ -317,7 +314,7 @@ export class SessionServer {
       await this.#replay.of(adopted.replay, exchange, isOver);
       await onReady();
       checkGoesOn(isOver);
-      session.acceptPosted();
+      this.#acceptOthers(session);
     } finally {
       this.#requests -= 1;
     }
@@ -336,9 +333,7 @@ export class SessionServer {
       session.end();
       throw error;
     }
-    if (this.#runtime.outlivesProcess) {
-      session.acceptPosted();
-    }
+    this.#acceptOthers(session);
     return sessionId;
   }
 
@@ -352,6 +347,15 @@ export class SessionServer {
     const takePosted = () => this.#takePosted(endpoint);
     this.#opened = new OpenSession(this.#runtime, session, sessionId, this.#receiver, this.#onerror, takePosted);
     this.#runtime.opened(session.name, this);
+  }
+
+  /** From now on requests may come that have no exchange here. */
+  #acceptOthers(session: Session): void {
+    if (this.#runtime.outlivesProcess) {
+      session.acceptPosted();
+    }
+    const terms = { jsonResponse: this.#answersJson, maxBodyBytes: this.#maxBodyBytes };
+    this.#options[frontDoor]?.handOver(session, this.#runtime, this.#identity, terms);
   }
 
   /** Serves what other processes relayed to the session, in the order in which it came. */
@@ -374,9 +378,7 @@ export class SessionServer {
     if (this.#closed || opened === undefined) {
       return posted.refuse('session_ended');
     }
-    const { session } = opened;
-    const jsonResponse = this.#options.enableJsonResponse === true;
-    const admission = posted.admit(session, jsonResponse);
+    const admission = posted.admit(opened.session, this.#answersJson);
     if (admission === null) {
       return undefined;
     }
@@ -392,17 +394,22 @@ export class SessionServer {
       this.#report(this.#sdk.bodyError?.(refusal, posted.body) ?? new Error(refusal.message));
       return posted.refuse('invalid_message');
     }
-    const request = new RelayedRequest(posted, String(opened.sessionId), endpoint);
-    if (action === MESSAGE) {
-      opened.take(admission, facts, messages, request);
-      return posted.done();
-    }
-    if (await this.#scopes.find(messages, request.auth)) {
+    const request = relayedRequest(posted, String(opened.sessionId), endpoint);
+    if (action === CALL && (await this.#scopes.find(messages, request.auth))) {
       throw new Error('A relayed request lacks scopes: it cannot be answered with a challenge');
     }
-    if (posted.begin(admission)) {
-      opened.runAll(admission, facts, messages, request, jsonResponse);
+    opened.give(admission, messages, request, this.#answersJson, posted);
+  }
+
+  takeArrival(arrival: Arrival): boolean {
+    const opened = this.#opened;
+    const { admission } = arrival;
+    const messages = messagesOf(this.#sdk, admission, admission.facts, arrival.body, undefined);
+    if (messages === undefined || this.#closed || opened === undefined || !this.#scopes.needsNone(messages)) {
+      return false;
     }
+    opened.give(admission, messages, arrivedRequest(arrival), this.#answersJson, arrival);
+    return true;
   }
 
   async #delete({ session, sessionId }: OpenSession, answer?: () => void): Promise<undefined> {

@@ -14,24 +14,27 @@ function urlOf(req: IncomingMessage): URL {
   return new URL(req.url ?? '/', `${isEncrypted ? 'https' : 'http'}://${hostOf(req) ?? 'localhost'}`);
 }
 
-/** `extra.requestInfo` of the 1.x SDK. */
-export function requestInfoOf(req: IncomingMessage): RequestInfo {
+/** `extra.requestInfo` of the 1.x SDK, with headers of its own. Few look at the URL. */
+export function infoOf(headers: RequestInfo['headers'], makeUrl: () => URL): RequestInfo {
   let url: URL | undefined;
   return {
-    headers: { ...req.headers },
+    headers,
     get url() {
-      url ??= urlOf(req);
+      url ??= makeUrl();
       return url;
     },
   };
 }
 
-const incoming = Symbol('incoming');
+export function requestInfoOf(req: IncomingMessage): RequestInfo {
+  return infoOf({ ...req.headers }, () => urlOf(req));
+}
+
+const make = Symbol('make');
 const made = Symbol('made');
 
-/** A web `Request` that is made when a handler looks at it, which few do. */
 interface LazyRequest {
-  [incoming]: IncomingMessage;
+  [make]: () => Request;
   [made]?: Request;
 }
 
@@ -52,24 +55,27 @@ for (const [name, { get, value }] of Object.entries(Object.getOwnPropertyDescrip
 }
 
 function materialise(request: LazyRequest): Request {
-  const known = request[made];
-  if (known !== undefined) {
-    return known;
-  }
-  const req = request[incoming];
-  const headers = new Headers();
-  for (const [name, value] of Object.entries(req.headers)) {
-    // HTTP/2's own fields are no headers.
-    if (!name.startsWith(':') && value !== undefined) {
-      headers.set(name, Array.isArray(value) ? value.join(', ') : value);
-    }
-  }
-  return (request[made] = new Request(urlOf(req), { method: req.method, headers }));
+  request[made] ??= request[make]();
+  return request[made];
+}
+
+/** A web `Request` that is made when a handler looks at it, which few do. */
+export function requestWhenRead(making: () => Request): Request {
+  const request = Object.create(lazy);
+  request[make] = making;
+  return request;
 }
 
 /** A web `Request` for an IncomingMessage. Its body has been read, as in the SDK's own transport. */
 export function webRequest(req: IncomingMessage): Request {
-  const request = Object.create(lazy);
-  request[incoming] = req;
-  return request;
+  return requestWhenRead(() => {
+    const headers = new Headers();
+    for (const [name, value] of Object.entries(req.headers)) {
+      // HTTP/2's own fields are no headers.
+      if (!name.startsWith(':') && value !== undefined) {
+        headers.set(name, Array.isArray(value) ? value.join(', ') : value);
+      }
+    }
+    return new Request(urlOf(req), { method: req.method, headers });
+  });
 }

@@ -14,7 +14,7 @@ import { isMainThread, parentPort, threadId, Worker, workerData } from 'node:wor
 import * as client from 'tailrope/client';
 import * as mcp from 'tailrope/mcp';
 
-import { ClientOptions, ClientStream, Engine, Refusal, Store } from '../../../bindings-node/lib/native.mjs';
+import { ClientOptions, ClientStream, Engine, Front, Refusal, Store } from '../../../bindings-node/lib/native.mjs';
 import { head } from './head.mjs';
 
 const POOL = 60;
@@ -33,6 +33,8 @@ const CODES = new Set([
   'invalid_argument',
   'store_not_opened',
   'closed',
+  // An address that this machine has not.
+  'EADDRNOTAVAIL',
   // A store whose bound is a few bytes.
   'gone',
   'store_full',
@@ -227,6 +229,17 @@ class Machine {
         return this.pick([this.one('Store'), undefined]);
       case 'options':
         return this.pick([{}, { retryMs: 5 }, { maxBytes: 1 << 20 }]);
+      case 'engine':
+        return this.one('Engine');
+      case 'frontOptions':
+        return {
+          address: this.pick(['127.0.0.1', '::1', 'nowhere']),
+          port: 0,
+          reusePort: false,
+          app: join(this.folder, 'app'),
+        };
+      case 'frontTerms':
+        return { path: '/mcp', jsonResponse: false, maxBodyBytes: this.pick([0, 1 << 20, Infinity]) };
       case 'clientOptions':
         return this.one('ClientOptions');
       case 'function':
@@ -443,7 +456,7 @@ class Machine {
 }
 
 const KINDS = new Set(
-  'ClientStream Session HookLog Engine LookUp Refusal Store Admission ClientOptions Connection Posted Offer Adopted'.split(
+  'ClientStream Session HookLog Engine LookUp Refusal Store Admission ClientOptions Connection Posted Offer Adopted Front'.split(
     ' ',
   ),
 );
@@ -453,6 +466,7 @@ const MAKERS = {
   Store: [(...args) => new Store(...args), ['address', 'options']],
   ClientOptions: [(...args) => new ClientOptions(...args), ['options']],
   Refusal: [(...args) => new Refusal(...args), []],
+  Front: [(...args) => new Front(...args), ['engine', 'frontOptions']],
   'Engine.setLogLevel': [(...args) => Engine.setLogLevel(...args), ['level']],
   'ClientStream.posted': [(...args) => ClientStream.posted(...args), ['requests', 'clientOptions', 'bool', 'now']],
   'ClientStream.standalone': [(...args) => ClientStream.standalone(...args), ['clientOptions', 'bool', 'now']],
@@ -484,6 +498,8 @@ const METHODS = {
   'Posted.admit': ['session', 'bool'],
   begin: ['admission'],
   refuse: ['fault'],
+  serve: ['session', 'frontTerms'],
+  close: ['number'],
   'Adopted.refuse': ['fault', 'text'],
   dispatched: ['admission'],
   setKeepAliveMs: ['number'],

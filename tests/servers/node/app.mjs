@@ -1,7 +1,8 @@
 // Starts one test server: node app.mjs --flavor node-v2 --transport tailrope [--port 0] [--options JSON]
 //
 // A flavour is `node` (the classes for node:http), `web` (the web-standard ones, behind a server that speaks fetch) or
-// `handler` (one handler that also serves 2026-07-28), and an SDK line. Prints `READY PORT` when it listens. The options are those of the Python servers (tests/servers/python):
+// `handler` (one handler that also serves 2026-07-28), an SDK line, and `front` where `serve` is to serve it. Prints
+// `READY PORT` when it listens. The options are those of the Python servers (tests/servers/python):
 // engine (options of the event store's engine, in the spelling of Python; its `transport` is `stock` for the SDK's own in
 // front of our store), address (of the event store), store (none, lab, example, event-store, absent), cap (events of a stream
 // that the lab store keeps), retry_ms, idle_s, json_response, stateless_http, auth (bearer tokens), guard (against foreign
@@ -15,7 +16,8 @@ import { configure, drain, openStore, setLog } from 'tailrope/mcp';
 
 import { camelCase, controlled } from './ctl.mjs';
 import { LabStore } from './stores.mjs';
-import { listen, makeServer, packages } from './transports.mjs';
+import { buildServer } from './tools.mjs';
+import { listen, makeServer, packages, userOf } from './transports.mjs';
 
 const OF_STORE = /^(max(Age|Bytes|Event).*|retentionMs|ownerLostMs|durability|encryptionKeys)$/;
 
@@ -92,6 +94,37 @@ async function translated(options, stock) {
   return { ...made, enableJsonResponse, maxRequestBodySize: size };
 }
 
+/** What nobody has put on a port yet, on one. */
+async function listened(port) {
+  const host = await listen(controlled(made), port);
+  return {
+    port: host.port,
+    async end() {
+      host.stop();
+      await (stock ? made.closeTransports() : drain());
+    },
+  };
+}
+
+/** The same behind the front, which has `/mcp`, unless what a test calls authentication is in front of that. */
+async function fronted(port) {
+  const { auth, address: _, engine: __, stateless: ___, stock: ____, principal, ...others } = options;
+  const serving = await packages[line].serve({
+    ...others,
+    // Without lists a server for this machine is guarded as well.
+    enableDnsRebindingProtection: others.allowedOrigins !== undefined,
+    allowedHosts: undefined,
+    server: () => buildServer(line),
+    eventStore: made.store,
+    onerror: (error) => made.errors.push(error),
+    port,
+    path: principal === undefined ? '/mcp' : '/elsewhere',
+    app: controlled(made),
+    ...(auth && { authenticate: ({ headers }) => userOf((name) => headers[name]) }),
+  });
+  return { port: serving.port, end: () => serving.drain() };
+}
+
 const { values } = parseArgs({
   options: {
     flavor: { type: 'string' },
@@ -100,7 +133,7 @@ const { values } = parseArgs({
     options: { type: 'string', default: '{}' },
   },
 });
-const [kind, line] = values.flavor.split('-');
+const [kind, line, door] = values.flavor.split('-');
 const stock = values.transport === 'stock';
 /** Filled once it is known where this server is. */
 const allowedHosts = [];
@@ -108,13 +141,12 @@ const options = await translated(JSON.parse(values.options), stock);
 const bothEras = kind === 'handler';
 const routed = !bothEras && !options.stock && !options.stateless;
 const made = makeServer(line, { web: kind === 'web', routed, bothEras, ...options });
-const { port, stop } = await listen(controlled(made), Number(values.port));
+const { port, end } = await (door === 'front' && routed ? fronted : listened)(Number(values.port));
 allowedHosts.push(`127.0.0.1:${port}`);
 
 for (const signal of ['SIGTERM', 'SIGINT']) {
   process.on(signal, async () => {
-    stop();
-    await (stock ? made.closeTransports() : drain());
+    await end();
     process.exit(0);
   });
 }

@@ -59,7 +59,7 @@ const TOKENS = {
  * The user of a request: as `x-test-user` says it in JSON, behind `Bearer`, or in the header `x-user` as `client` or
  * `client/subject`.
  */
-function userOf(header) {
+export function userOf(header) {
   const stated = header('x-test-user');
   if (stated !== undefined) {
     return JSON.parse(stated);
