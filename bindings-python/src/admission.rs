@@ -7,7 +7,7 @@ use tailrope_core::engine::{Options, SynthesizedEnd, end_payload, nameless_end};
 use tailrope_core::exchange::{self, Action, Fault, Member, Requester};
 use tailrope_core::protocol::{self, Dialect, Revision};
 
-use crate::convert::{dialect, request_id};
+use crate::convert::request_id;
 use crate::posted::latin1;
 
 /// The parts of a request's head that count, from ASGI's list of raw headers.
@@ -206,7 +206,7 @@ pub(crate) fn is_resumable(revision: &str) -> bool {
 #[cfg(feature = "testing")]
 #[pyfunction]
 pub(crate) fn told(sdk_major: u8, body: &[u8]) -> PyResult<String> {
-    Ok(protocol::told::told(body, dialect(sdk_major)?).to_string())
+    Ok(protocol::told::told(body, crate::convert::dialect(sdk_major)?).to_string())
 }
 
 #[pymethods]

@@ -14,6 +14,8 @@ pub mod exchange;
 mod maps;
 #[path = "../../core/src/protocol/mod.rs"]
 pub mod protocol;
+#[path = "../../core/src/repeats.rs"]
+mod repeats;
 #[path = "../../core/src/session/mod.rs"]
 pub mod session;
 #[path = "../../core/src/store/mod.rs"]

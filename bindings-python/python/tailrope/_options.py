@@ -158,8 +158,9 @@ class Options(StoreOptions, total=False):
     """How long a server that stops waits for calls. Those that another process cannot show the end of get an error
     then. Default 5,000."""
     drain_retry_ms: int | Literal["auto"]
-    """When clients come back, at the earliest, whose connections a drain closes. "auto": after `retry_ms` where the event
-    store knows other processes that live, otherwise after 5,000, or `retry_ms` if that is more. Default "auto"."""
+    """When clients come back, at the earliest, whose connections a drain closes. "auto": after `retry_ms` where the
+    event store knows other processes that live, otherwise after 5,000, or `retry_ms` if that is more. Default
+    "auto"."""
     drain_spread_ms: int | Literal["auto"]
     """Each of them is told up to this much more, so that not all come back at once. "auto": half of that. Default
     "auto"."""

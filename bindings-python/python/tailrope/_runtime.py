@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from tailrope._native import HealthParts, HookLog
+    from tailrope._native import HookLog, _HealthParts
     from tailrope._options import AdoptedSession, StoreOptions
 
 logger = logging.getLogger("tailrope")
@@ -317,7 +317,7 @@ class Runtime:
     def stats(self) -> dict[str, int]:
         return self._engine.stats() if self._engine is not None else {}
 
-    def health(self) -> HealthParts | None:
+    def health(self) -> _HealthParts | None:
         """None where there is no engine, or another one has taken its place after a drain."""
         return self._engine.health() if self._engine is not None and self._next is None else None
 
