@@ -36,7 +36,9 @@ def finds(owner: Any, requester: Any) -> bool:
     """Whether a session of the one user is found by the other."""
     session = Engine().open_session("s", "", 2, None, None, None)
     head = [(b"accept", b"application/json, text/event-stream"), (b"content-type", b"application/json")]
-    opened, asked = (session.admit("POST", head, INITIALIZE, False, "", of(user), None) for user in (owner, requester))
+    opened, asked = (
+        session.admit("POST", head, INITIALIZE, False, "", of(user), None, None) for user in (owner, requester)
+    )
     if isinstance(opened, Refusal):
         assert opened.status == 500 and "cannot tell whose request" in opened.message
         return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,17 +142,9 @@ async def test_work_that_nobody_comes_back_for_is_stopped(farm: Farm) -> None:
     await server.until_stats(lambda stats: not any(stats[name] for name in held))
 
 
-STATS = {
-    *("sessions", "tasks", "connections", "streams", "events", "bytes"),
-    *("tasks_created", "tasks_adopted", "tasks_lost", "tasks_unasked"),
-    *("sessions_opened", "sessions_gave_way", "sessions_taken_over", "sessions_handed_over", "sessions_adopted"),
-    "answers_unasked",
-    *("streams_opened", "connections_opened", "connections_lost"),
-    *("events_stored", "events_unstored", "events_missed", "messages_late"),
-    *("resumes_accepted", "resumes_complete", "resumes_lost", "resumes_refused", "gaps", "takeovers"),
-    *("takeovers_elsewhere", "logs_lost", "requests_foreign", "requests_steered", "requests_unresumable"),
-    *(f"closes_{why}" for why in ("complete", "asked", "polled", "limit", "drain", "fault", "ended")),
-}
+COUNTERS = Path(__file__).resolve().parents[2] / "docs/reference/counters.md"
+# As Python names them: the page is written from the core's list.
+STATS = set(re.findall(r"^\| `([a-z_]+)` \|", COUNTERS.read_text(), re.MULTILINE))
 
 
 async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Farm) -> None:
@@ -158,7 +152,7 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
     server = farm.get(engine={"max_events_per_stream": 4}, log="DEBUG")
     peer = await server.peer(headers={"X-Secret": secret})
     before = await server.stats()
-    assert before.keys() == STATS and all(isinstance(value, int) for value in before.values())
+    assert before.keys() == STATS and len(STATS) > 50 and all(isinstance(value, int) for value in before.values())
     # A takeover, a gap, a complete one, a lost one, a refused one.
     async with acting(server, peer, 1) as (reply, order):
         await order(f"related n:1 {secret}")

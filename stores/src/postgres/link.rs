@@ -119,6 +119,10 @@ impl SharedLink {
         let client = self.client().await?;
         let fault = match tokio::time::timeout(limit, what(Arc::clone(&client))).await {
             Ok(Ok(found)) => return Ok(found),
+            // Somebody else has given the connection up, with all that was asked over it.
+            Ok(Err(error)) if error.code() == Some(&SqlState::QUERY_CANCELED) && !self.is_of(&client).await => {
+                return Err(passing("the connection was given up", true));
+            }
             Ok(Err(error)) => fault(&error),
             Err(_) => Fault { kind: Kind::OfOne, ..passing("the server did not answer in time", true) },
         };
@@ -152,6 +156,11 @@ impl SharedLink {
                 Err(link.why.clone())
             }
         }
+    }
+
+    /// Whether this is the connection, and nobody has given it up.
+    async fn is_of(&self, client: &Arc<Client>) -> bool {
+        self.0.lock().await.client.as_ref().is_some_and(|known| Arc::ptr_eq(known, client))
     }
 
     /// Lets a connection go, and asks the server to stop what it does.
