@@ -22,7 +22,7 @@ HEADERS = [
     (b"mcp-session-id", b"one"),
 ]
 # What a middleware found out about the user, and the name that the server's own function gave.
-WHO = ('{"sub": "ann"}', None)
+WHO = ('{"sub": "ann"}', None, None)
 OPENING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
 
 

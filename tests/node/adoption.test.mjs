@@ -24,7 +24,7 @@ import { isFull, LINES, ours, test } from './kit/test.mjs';
 const PROGRAM = fileURLToPath(new URL('kit/adoptable.mjs', import.meta.url));
 /** Where a process that stands still holds no lock. */
 const [, UNLOCKED = DURABLE[0]] = DURABLE;
-const LOST_MS = 2_000;
+const LOST_MS = 4_000;
 /** For owners that say that they end: that nobody waits for a time. */
 const NEVER_LOST_MS = 600_000;
 

@@ -339,7 +339,7 @@ class Machine:
                     ("GET", None),
                 ):
                     body = json.dumps(message).encode() if message else b""
-                    admitted = session.admit(method, headers, body, False, "", None, None)
+                    admitted = session.admit(method, headers, body, False, "", None, None, None)
                     self.keep(admitted)
                     if isinstance(admitted, _native.Admission):
                         self.keep(session.open(admitted, waiters, False))
@@ -380,7 +380,7 @@ class Machine:
         """A session of one engine, and what another one finds of it."""
         session = here.open_session(name, "", 2, None, None, waiters)
         headers = [*HEADERS, (b"mcp-session-id", name.encode())]
-        opening = session.admit("POST", headers, json.dumps(INITIALIZE).encode(), False, "", None, None)
+        opening = session.admit("POST", headers, json.dumps(INITIALIZE).encode(), False, "", None, None, None)
         assert isinstance(opening, _native.Admission)
         self.keep((session, session.open(opening, waiters, False)))
         result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
@@ -392,7 +392,7 @@ class Machine:
         headers = [*HEADERS, VERSION, (b"mcp-session-id", name.encode())]
         call = {"jsonrpc": "2.0", "id": f"r{number}", "method": "tools/call", "params": {"name": "x"}}
         body = json.dumps(call).encode()
-        admitted = found.admit("POST", headers, body, False, "", None, None)
+        admitted = found.admit("POST", headers, body, False, "", None, None, None)
         relayed = found.relay(admitted, "POST", headers, body, ["x-own"], "{}", ["state x"], number == 1, waiters)
         self.keep((found, admitted, relayed))
 

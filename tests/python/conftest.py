@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kit.fixtures import *  # noqa: F403
 from kit.places import OF_EVERY_RUN
 from kit.servers import SERVERS, Kind
 from servers.python.flavors import installed
+from tailrope import _runtime
 
 HERE = Path(__file__).parent
 KINDS = [SERVERS[flavor] for flavor in installed()]
@@ -38,3 +40,9 @@ def uninstalled() -> Iterator[None]:
     """The SDK's own transport again, whatever a test installs in its process."""
     yield
     tailrope.uninstall()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test asks of all engines of the process is of its own: those of earlier tests drain for ever."""
+    monkeypatch.setattr(_runtime, "_engines", weakref.WeakSet())

@@ -63,4 +63,4 @@ def test_calls_with_anything_raise_what_is_documented(mode: str, tmp_path: Path)
 def test_a_header_that_is_no_pair_of_bytes_is_a_type_error(header: object) -> None:
     session = Engine().open_session("one", "", 2, None, None, None)
     with pytest.raises(TypeError):
-        session.admit("GET", [header], b"", False)  # type: ignore[list-item]
+        session.admit("GET", [header], b"", False, "", None, None, None)  # type: ignore[list-item]

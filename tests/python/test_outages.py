@@ -42,6 +42,7 @@ class Redis:
 
 
 @pytest.mark.skipif("TAILROPE_TEST_REDIS" not in os.environ, reason="tests/services/with redis starts the servers")
+@pytest.mark.usefixtures("alone")
 async def test_an_outage_of_redis_is_in_health_in_the_counters_and_in_two_lines(tmp_path: Path) -> None:
     redis, lines, logger = Redis(tmp_path), Lines(), logging.getLogger("tailrope")
     logger.addHandler(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -16,7 +15,6 @@ import pytest
 import tailrope
 from asgi import until
 from starlette.routing import Mount, Route
-from tailrope import _runtime
 from tailrope.testing import open_session, serve
 
 if version("mcp").startswith("1."):
@@ -170,9 +168,8 @@ async def test_a_record_is_written_where_the_program_has_attributes_of_its_own(l
             logging.setLogRecordFactory(factory)
 
 
-async def test_health_is_an_object_and_an_answer_for_load_balancers(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Those of other tests may be draining.
-    monkeypatch.setattr(_runtime, "_engines", weakref.WeakSet())
+@pytest.mark.usefixtures("alone")
+async def test_health_is_an_object_and_an_answer_for_load_balancers() -> None:
     async with serving() as url:
         session = await open_session(url, headers=HEADERS)
         ok = {

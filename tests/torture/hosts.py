@@ -14,7 +14,7 @@ from kit.servers import HANDLERS, RUST, RUST_STOCK, RUST_STORES, SERVERS, Server
 
 # One of each SDK line: they differ in what holds their sockets and their tools.
 PACKAGES = ("mcp1", "mcp2", "node-v1", "node-v2")
-OURS = (*PACKAGES, *RUST)
+OURS = (*PACKAGES, "tower", "rmcp")
 # The SDKs' own transports. They have the event stores of the tests, which keep everything in memory, but for the Rust
 # SDK's as it comes: it keeps the last messages of a stream by itself.
 STOCK = tuple(f"stock-{server}" for server in (*PACKAGES, "rmcp", *RUST_STOCK))
