@@ -1,6 +1,7 @@
 //! Accepts connections, and drives them.
 
 use std::io;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,13 +44,13 @@ impl Client {
 }
 
 /// Opens the sockets of a front, in the current runtime. Returns their addresses, too.
-pub(super) fn open(options: &FrontOptions) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
-    let bound = options.addresses.iter().map(|address| bind(*address, options.reuse_port));
-    let given = options.listeners.iter().map(|listener| {
-        let listener = listener.try_clone()?;
+pub(super) fn open(options: &mut FrontOptions) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
+    // Another descriptor of the same socket would accept connections when the front has stopped.
+    let given = take(&mut options.listeners).into_iter().map(|listener| {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
     });
+    let bound = options.addresses.iter().map(|address| bind(*address, options.reuse_port));
     let listeners: Vec<_> = bound.chain(given).collect::<io::Result<_>>()?;
     let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
     Ok((listeners, addresses))

@@ -89,7 +89,7 @@ impl Front {
     ///
     /// # Errors
     /// An address cannot be listened on, or no thread can be started.
-    pub fn start(engine: Engine, options: FrontOptions, wake: Arc<dyn Wake>, key: u64) -> io::Result<Self> {
+    pub fn start(engine: Engine, mut options: FrontOptions, wake: Arc<dyn Wake>, key: u64) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(options.threads.max(1))
             .thread_name("tailrope-front")
@@ -97,7 +97,7 @@ impl Front {
             .build()?;
         let opened = {
             let _entered = runtime.enter();
-            listening::open(&options)
+            listening::open(&mut options)
         };
         let (listeners, addresses) = match opened {
             Ok(opened) => opened,

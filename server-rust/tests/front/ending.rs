@@ -132,6 +132,9 @@ async fn a_socket_that_listens_already_is_served() {
     });
     assert_eq!(site.front.addresses(), [address]);
     assert_eq!(site.ask("POST", &[], crate::kit::hello()).await.status(), 200);
+    site.front.stop();
+    // No other descriptor of it is left on which the system would accept.
+    eventually("nobody listens", || std::net::TcpStream::connect(address).is_err()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -60,7 +60,8 @@ impl Life {
 
 /// `open` makes the store object of a process, each time on the same store.
 pub(crate) fn live(open_store: &dyn Fn(&StoreOptions) -> Arc<dyn EventStore>) {
-    let patient = StoreOptions::default();
+    // Its process may stand still for as long as a machine stalls.
+    let patient = StoreOptions { owner_lost_ms: 600_000, ..StoreOptions::default() };
     // For such a process every other one that goes on by default is gone: the next sign of it takes seconds.
     let impatient = StoreOptions { owner_lost_ms: 30, ..StoreOptions::default() };
     let bench = |options: &StoreOptions| {
