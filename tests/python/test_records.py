@@ -22,7 +22,7 @@ if version("mcp").startswith("1."):
 else:
     from mcp.server.mcpserver import MCPServer as Server  # type: ignore[assignment]
 
-pytestmark = [pytest.mark.ours, pytest.mark.usefixtures("uninstalled")]
+pytestmark = [pytest.mark.ours, pytest.mark.usefixtures("uninstalled", "alone")]
 
 SECRET = "what only the payload says"
 TOKEN = "a-token-that-is-no-name"
@@ -168,7 +168,6 @@ async def test_a_record_is_written_where_the_program_has_attributes_of_its_own(l
             logging.setLogRecordFactory(factory)
 
 
-@pytest.mark.usefixtures("alone")
 async def test_health_is_an_object_and_an_answer_for_load_balancers() -> None:
     async with serving() as url:
         session = await open_session(url, headers=HEADERS)
