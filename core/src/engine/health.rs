@@ -1,4 +1,4 @@
-//! Whether a process can serve, for those who watch it and for load balancers.
+//! Whether a process can serve: what operators and load balancers ask.
 
 use std::fmt::Write as _;
 

@@ -121,7 +121,7 @@ class Server(uvicorn.Server):
         self._resources.callback(arrivals.close)
 
     async def _end_front(self) -> None:
-        """Sends clients away, while the app still answers those who are here."""
+        """Stops the front, and waits until its answers have ended. The app still answers meanwhile."""
         if self._front is None:
             return
         # First, so that no client comes that is not served any more.
