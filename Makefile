@@ -27,7 +27,12 @@ FUZZ_TARGETS ?=
 
 # Where each suite leaves how long its tests took; `scripts/slowest` reads it.
 TIMES := $(CURDIR)/target/times
-pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml $(PYTEST_ARGS)
+# What `scripts/second-chance` has run again: names of Rust's tests, files of Node's; pytest knows what failed last.
+AGAIN ?=
+pytest = $(1)/python -m pytest $(2) --junitxml=$(TIMES)/$(3).xml -o cache_dir=$(TIMES)/$(3).cache \
+	$(if $(AGAIN),--last-failed --last-failed-no-failures none) $(PYTEST_ARGS)
+# What has passed leaves word of it.
+PASSED = @mkdir -p $(TIMES) && touch $(TIMES)/$@.passed
 
 .PHONY: help setup check lock clean format lint lint-rust lint-python lint-node lint-docs lint-workflows
 .PHONY: asan demo demo-python demo-node demo-rust demo-client demo-cluster recording bench bench-events bench-fleet bench-relay bench-stores fuzz leaks matrix mutants shuttle simulate torture
@@ -71,8 +76,10 @@ TIMED := --config 'target."cfg(all())".runner = "$(CURDIR)/scripts/timed-test"'
 
 # Most of these tests wait, so more of them at a time than there are cores.
 test-rust: ## run the tests of the engine, of its stores, of the Rust crates and of the probe, with a real Redis and PostgreSQL
-	RUST_TEST_THREADS=4 $(SERVERS) cargo test $(TIMED) --tests $(RUST)
-	RUST_TEST_THREADS=4 cargo test $(TIMED) --tests $(RUST_RMCP)
+	export RUST_TEST_THREADS=4; passed=true; \
+	$(SERVERS) cargo test --no-fail-fast $(TIMED) --tests $(RUST) $(if $(AGAIN),-- --exact $(AGAIN)) || passed=false; \
+	cargo test --no-fail-fast $(TIMED) --tests $(RUST_RMCP) $(if $(AGAIN),-- --exact $(AGAIN)) || passed=false; $$passed
+	$(PASSED)
 
 test-rust-full: ## run them at depth, on every kind of server, and a few thousand sessions on each store; check all that compiles
 	TAILROPE_DEPTH=20 TAILROPE_SCHEDULES=20000 cargo test --profile deep $(RUST) --test rules --test replay --test schedules
@@ -98,6 +105,7 @@ simulate: ## run a million random schedules of several engines over a simulated 
 
 test-wire: setup ## ask every server what it has to do on the wire: tests/wire
 	$(SERVERS) $(call pytest,$(MCP2),tests/wire -m "not full" --numprocesses 3,wire)
+	$(PASSED)
 
 test-wire-full: setup ## ask every server on every store, every fleet, and both under load
 	$(SERVERS) $(call pytest,$(MCP2),tests/wire --numprocesses 3,wire-full)
@@ -107,9 +115,11 @@ test-python: test-python-mcp2 test-python-mcp1 ## run tests/python: installing, 
 
 test-python-mcp2: setup
 	$(SERVERS) $(call pytest,$(MCP2),tests/python -m "not full" --numprocesses 2 --dist loadgroup,python-mcp2)
+	$(PASSED)
 
 test-python-mcp1: setup
 	$(SERVERS) $(call pytest,$(MCP1),tests/python -m "not full and not one_line" --numprocesses 2 --dist loadgroup,python-mcp1)
+	$(PASSED)
 
 test-python-full: setup ## run all of it on both SDK lines, and the official client 1.x against every server
 	TAILROPE_FUZZ_SECONDS=2 $(SERVERS) $(call pytest,$(MCP2),tests/python --numprocesses 2 --dist loadgroup,python-mcp2-full)
@@ -118,13 +128,15 @@ test-python-full: setup ## run all of it on both SDK lines, and the official cli
 
 test-node: setup ## run tests/node: classes and handlers, the client's half, stores of a host, packages
 	@mkdir -p $(TIMES)
-	$(SERVERS) npm test --silent | tee $(TIMES)/node.txt
+	$(SERVERS) npm run --silent $(if $(AGAIN),test:files -- $(AGAIN),test) | tee $(TIMES)/node.txt
+	$(PASSED)
 
 test-node-full: setup ## run all of it
 	TAILROPE_TEST_FULL=1 TAILROPE_FUZZ_SECONDS=2 $(SERVERS) npm test --silent
 
 test-clients: setup ## run official clients against servers of both languages, and the clients' scenarios: tests/interop, tests/client
 	$(call pytest,$(MCP2),tests/interop tests/client tests/torture -m "not full",clients)
+	$(PASSED)
 
 test-clients-full: setup ## run every official client against every server and every fleet
 	tests/interop/build >/dev/null
@@ -169,6 +181,7 @@ matrix: setup ## run the core of the tests with the oldest and the newest SDK of
 	tests/matrix/run $(MATRIX_ARGS)
 
 lint: lint-rust lint-python lint-node lint-docs lint-workflows ## format checks, clippy, layering, ruff, mypy, stubtest, tsc, biome, links and words of the documents, actionlint, zizmor
+	$(PASSED)
 
 # It compiles what tests run, on the dependencies that they have: `cargo clippy` would have all of these built a second time.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings cargo build --quiet --bins --tests

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import zlib
+from collections.abc import Generator
 
 import pytest
 from kit import fixtures
 from kit.fixtures import *  # noqa: F403
 from kit.fleet import FLEETS, MIXED, Fleet, servers_of
 from kit.places import OF_EVERY_RUN
-from kit.servers import FRONTS, ROOT, RUST, RUST_STOCK, RUST_STORES, SERVERS, TRANSPORT, Kind, rust_build
+from kit.servers import FRONTS, ROOT, RUST, RUST_STOCK, RUST_STORES, SERVERS, TRANSPORT, Kind, built_rust, rust_build
 from wire.rmcp import left_out, unseen
 
 KINDS: dict[str, Kind] = {**SERVERS, **RUST, **(RUST_STOCK if TRANSPORT == "stock" else {**FRONTS, **FLEETS})}
@@ -75,11 +77,21 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if config.option.markexpr != "not full":
         os.environ[RUST_STORES] = "every"
-    # A first build takes longer than a test may, so it goes on beside the tests of other servers, which come first. A
-    # test that needs it waits for it.
+    # A first build goes on beside the tests of other servers, which come first. A test that needs it waits for it.
     building = subprocess.Popen(rust_build(), cwd=ROOT)
     if SERVERS.keys().isdisjoint(CHOSEN):
         building.wait()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A first build is no part of the time that a test may take."""
+    kind = item.callspec.params.get("kind") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    if kind is not None and any(member.language == "rust" for member in servers_of(kind)):
+        # The test says why there is no server.
+        with contextlib.suppress(subprocess.CalledProcessError):
+            built_rust()
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)

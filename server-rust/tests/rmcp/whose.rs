@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,11 +10,13 @@ use http::request::Parts;
 use http::{HeaderMap, Request};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
+use tailrope_core::log_lines::{Line, LineSink, send_lines};
 use tailrope_server::{Drain, Engine, Identity, Sessions};
 use tower_layer::Layer as _;
 use tower_service::Service;
 use tracing::field::{Field, Visit};
-use tracing::span;
+use tracing::subscriber::DefaultGuard;
+use tracing::{Level, span};
 
 use crate::lab::{Answer, Gates, Peer, Server, Steps, counts, hello, result};
 use crate::quick;
@@ -164,9 +166,32 @@ async fn handlers_behind_rmcp_s_service_see_the_path_of_relayed_requests() {
     assert_eq!(result(&peer.call(2, &["path"]).await.rest().await[0]), "/mcp done", "adopted");
 }
 
+/// Wants no line, and leaves none switched off.
+struct Unwanted;
+
+impl LineSink for Unwanted {
+    fn wants(&self, _: Level) -> bool {
+        false
+    }
+
+    fn take(&self, _: Level, _: Line) {}
+}
+
 /// Collects warnings.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    /// Those of this thread, until the guard goes.
+    fn here() -> (Self, DefaultGuard) {
+        // A line that the thread of another test comes to first would otherwise be switched off here, too.
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| send_lines(Unwanted));
+        let warnings = Self::default();
+        let guard = tracing::subscriber::set_default(warnings.clone());
+        (warnings, guard)
+    }
+}
 
 impl Visit for Warnings {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -200,8 +225,7 @@ impl tracing::Subscriber for Warnings {
 
 /// What is warned of by a server that two clients use.
 async fn warnings(server: Server) -> Vec<String> {
-    let warnings = Warnings::default();
-    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let (warnings, _guard) = Warnings::here();
     for id in [1, 2] {
         let peer = server.open("").await;
         assert_eq!(result(&peer.call(id, &[]).await.rest().await[0]), "done");
@@ -225,8 +249,7 @@ async fn i7_one_warning_says_that_the_layer_is_missing() {
 
 #[tokio::test]
 async fn i7_without_the_layer_a_request_with_a_credential_opens_no_session() {
-    let warnings = Warnings::default();
-    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let (warnings, _guard) = Warnings::here();
     let engine = Engine::new(quick());
     let server = Server::of(Sessions::new(engine.clone()).into()).without_layer();
     for _ in 0..2 {

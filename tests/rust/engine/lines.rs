@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::kit::adopting::{go_on, initialize, post, welcome};
-use crate::kit::common::{Bench, NEW, broadcast, call, id, notify, read_now, respond, resume};
+use crate::kit::common::{Bench, NEW, broadcast, call, id, keep_lines_on, notify, read_now, respond, resume};
 use crate::kit::fleet::Fleet;
 use crate::kit::processes::find;
 use crate::kit::relaying::{ALICE, admitted, initialized, pass, read, relay, relayed, tool_call};
@@ -74,6 +74,7 @@ fn lines_sent() -> usize {
 
 /// How many lines there are of what is done. `call` is called for each.
 pub(crate) fn lines_of(call: impl Fn(&Event<'_>) + Send + Sync + 'static, done: impl FnOnce()) -> usize {
+    keep_lines_on();
     let dispatch = tracing::Dispatch::new(Forwarding { call: Box::new(call), sent: Mutex::default() });
     tracing::dispatcher::with_default(&dispatch, done);
     *dispatch.downcast_ref::<Forwarding>().unwrap().sent.lock().unwrap()

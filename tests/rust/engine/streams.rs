@@ -12,7 +12,8 @@ use crate::kit::relaying::admitted;
 use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{
-    Connection, Engine, EngineError, NoWake, Options, OutgoingMessage, RandomSource, Sent, SessionHandle, Wake,
+    Connection, Engine, EngineError, NoWake, Options, OutgoingMessage, RandomSource, Sent, SessionHandle,
+    SystemRandomness, Wake,
 };
 use tailrope_core::exchange::Principal;
 use tailrope_core::protocol::{Cursor, Dialect, EventId, IdEncoder, RequestId, Revision};
@@ -584,15 +585,16 @@ impl RandomSource for Counting {
 
 #[test]
 fn the_same_randomness_gives_the_same_bytes() {
-    let run = |randomness: Option<Arc<dyn RandomSource>>| {
-        let bench = Bench::new(Options { randomness, ..Options::default() });
+    let run = |randomness: Arc<dyn RandomSource>| {
+        let bench = Bench::new(Options { randomness: Some(randomness), ..Options::default() });
         let session = bench.session("s", NEW);
         let connection = call(&session, 1);
         notify(&session, 1, "a").unwrap();
         bench.engine.drain(Drain::after(1_000));
         bench.read(&connection).text
     };
-    let counted = || run(Some(Arc::new(Counting::default())));
+    let counted = || run(Arc::new(Counting::default()));
+    let random = || run(Arc::new(SystemRandomness));
     assert_eq!(counted(), counted());
-    assert_ne!(run(None), run(None), "the system's is another each time");
+    assert_ne!(random(), random(), "the system's is another each time");
 }

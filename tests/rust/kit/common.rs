@@ -1,24 +1,70 @@
 //! What the tests of the engine share: reading answers, and a store whose answers are made to wait.
+use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{
-    Clock, Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, Sent, SessionHandle,
-    Wake,
+    Clock, Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, RandomSource, Sent,
+    SessionHandle, Wake,
 };
+use tailrope_core::log_lines::{Line, LineSink, send_lines};
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, Limits, LogPage, Mail,
     MemoryStore, Operation, Outcome, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage,
 };
 use tailrope_core::stream::{CloseReason, Seq};
+use tracing::Level;
+
+use crate::kit::dice::Dice;
 
 pub(crate) const NEW: Revision = Revision::V2025_11_25;
 pub(crate) const OLD: Revision = Revision::V2025_06_18;
+
+/// The randomness of an engine: another one for each engine of a test, the same whenever the test runs. What chance may do is
+/// the simulation's to find, which names its seed.
+struct Repeated(Mutex<Dice>);
+
+impl Repeated {
+    fn next() -> Self {
+        thread_local! { static ENGINES: Cell<u64> = const { Cell::new(0) } }
+        let number = ENGINES.replace(ENGINES.get() + 1);
+        // Each test has a thread that is named like it.
+        let mut hasher = DefaultHasher::new();
+        (std::thread::current().name(), number).hash(&mut hasher);
+        Self(Mutex::new(Dice::Seed(hasher.finish())))
+    }
+}
+
+impl RandomSource for Repeated {
+    fn fill(&self, block: &mut [u8]) {
+        let mut dice = self.0.lock().unwrap();
+        block.fill_with(|| u8::try_from(dice.below(256)).expect("it is a byte"));
+    }
+}
+
+/// Wants no line, and leaves none switched off.
+struct Unwanted;
+
+impl LineSink for Unwanted {
+    fn wants(&self, _: Level) -> bool {
+        false
+    }
+
+    fn take(&self, _: Level, _: Line) {}
+}
+
+/// A test may have a subscriber of its own on its thread. A line that a thread without one comes to first would otherwise be
+/// switched off for all threads.
+pub(crate) fn keep_lines_on() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| send_lines(Unwanted));
+}
 
 /// An engine with a clock that stands still.
 pub(crate) struct Bench {
@@ -28,8 +74,10 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(options: Options) -> Self {
+        keep_lines_on();
         let clock = Arc::new(ManualClock::default());
-        let engine = Engine::new(Options { clock: Some(Arc::clone(&clock) as _), ..options });
+        let randomness = options.randomness.clone().or_else(|| Some(Arc::new(Repeated::next())));
+        let engine = Engine::new(Options { clock: Some(Arc::clone(&clock) as _), randomness, ..options });
         Self { engine, clock }
     }
 
