@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rows import SIDES, Results, value
+from rows import BESIDE_STOCK, Results, value
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def breakdowns(language: str, results: Results) -> list[Breakdown]:
         ("an echo call, 16 sessions", "echo:16", call, alone.get("engine_echo_us")),
         ("an emitted event", "emit", event, alone.get("engine_emit_us")),
     ):
-        totals = {side: value(results, side, measure, "cpu_us") for side in SIDES}
+        totals = {side: value(results, side, measure, "cpu_us") for side in BESIDE_STOCK}
         if any(totals.values()):
             found.append(Breakdown(title, floors, totals, engine))
     return found

@@ -13,7 +13,21 @@ from typing import Any
 
 from breakdown import Breakdown, breakdowns
 from plot import plot
-from rows import ROWS, Results, Row, names, number, ratio, ratios, shown, times, value
+from rows import (
+    BESIDE_STOCK,
+    FRONT_BESIDE_STOCK,
+    ROWS,
+    SIDES,
+    Results,
+    Row,
+    names,
+    number,
+    ratio,
+    ratios,
+    shown,
+    times,
+    value,
+)
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = RESULTS.parent.parent
@@ -61,16 +75,18 @@ def heading(language: str, part: dict[str, Any]) -> str:
 
 
 def cells(results: Results, row: Row) -> str:
-    stock, ours = (value(results, side, row.measure, row.field) for side in ("stock", "tailrope"))
-    return f"{shown(stock, row.unit)} | {shown(ours, row.unit)} | {times(ratio(results, row))}"
+    stock, ours, front = (shown(value(results, side, row.measure, row.field), row.unit) for side in SIDES)
+    return (
+        f"{stock} | {ours} | {times(ratio(results, row))} | {front} | {times(ratio(results, row, FRONT_BESIDE_STOCK))}"
+    )
 
 
 def table(results: Results) -> list[str]:
     """Every row, with how far its rounds lie apart."""
-    lines = ["| | stock | Tailrope | ratio | of the rounds |", "|---|---|---|---|---|"]
+    lines = ["| | stock | Tailrope | ratio | its front | ratio | of the rounds |", f"|---{'|---' * 6}|"]
     for row, title in names(ROWS).items():
-        found = ratios(results, row)
-        spread = f"{times(min(found))} to {times(max(found))}" if found else ""
+        both = [ratios(results, row, sides) for sides in (BESIDE_STOCK, FRONT_BESIDE_STOCK)]
+        spread = "; ".join(f"{times(min(found))} to {times(max(found))}" for found in both if found)
         lines.append(f"| {title} | {cells(results, row)} | {spread} |")
     return lines
 
@@ -103,8 +119,9 @@ def latest(report: dict[str, Any]) -> str:
         lines.append(f"| Versions, {LANGUAGES[language]} | {versions} |")
     lines += [
         "",
-        f"Stock's value and Tailrope's are medians of {report['rounds']} rounds. A ratio is Tailrope's value by",
-        "stock's within a round, whose sides run next to each other, and the median of the rounds: what else the",
+        "The front is what `tailrope.serve()` and `serve()` start: Tailrope's own listener, with the SDK behind it.",
+        f"Values are medians of {report['rounds']} rounds. A ratio is Tailrope's value by stock's within a round,",
+        "and the median of the rounds. The sides of a round run next to each other: what else the",
         "machine does weighs on both, so that ratios are what to look at, and CPU more than rates. Above 1 is better",
         "for what is counted by the second, below 1 for times, CPU and memory. CPU is the processor time of the",
         "server's process, divided by the calls or events. The server has one process, and the load client takes most",
@@ -135,10 +152,12 @@ def summary(report: dict[str, Any]) -> str:
     said = f"Tailrope by the SDK's own transport, measured on {report['date']} by `{report['command']}` with"
     said += f" {' and '.join(titles)}. Above 1 is better for rates, below 1 for memory.{busy(report)}"
     names = [LANGUAGES[language] for language in languages]
-    lines = [*textwrap.wrap(said, WIDTH), "", f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    heads = [head for name in names for head in (name, f"{name}, front")]
+    lines = [*textwrap.wrap(said, WIDTH), "", f"| | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
     for row in ROWS:
         if row.plain and (row.is_rate or row.unit == "bytes"):
-            found = [times(ratio(part["results"], row)) for part in languages.values()]
+            pairs = (BESIDE_STOCK, FRONT_BESIDE_STOCK)
+            found = [times(ratio(part["results"], row, pair)) for part in languages.values() for pair in pairs]
             lines.append(f"| {row.plain} | {' | '.join(found)} |")
     return "\n".join(lines)
 
@@ -151,7 +170,13 @@ def figures(report: dict[str, Any]) -> str:
     lines = textwrap.wrap(said, WIDTH)
     for language, part in report["languages"].items():
         results = part["results"]
-        lines += ["", f"{heading(language, part)}:", "", "| | stock | Tailrope | ratio |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"{heading(language, part)}:",
+            "",
+            "| | stock | Tailrope | ratio | its front | ratio |",
+            f"|---{'|---' * 5}|",
+        ]
         lines += [f"| {row.plain} | {cells(results, row)} |" for row in ROWS if row.plain]
         for each in breakdowns(language, results)[:1]:
             lines += ["", *textwrap.wrap(sentence(each), WIDTH)]

@@ -1,15 +1,15 @@
-"""Draws one SVG for each language: what the two sides reach, a pair of bars for each row."""
+"""Draws one SVG for each language: what the sides reach, a bar of each for every row."""
 
 from __future__ import annotations
 
 from html import escape
 
-from rows import ROWS, Results, Row, ratio, shown, times, value
+from rows import BESIDE_STOCK, FRONT_BESIDE_STOCK, ROWS, Results, Row, ratio, shown, times, value
 
 WIDTH = 860
 BARS_FROM, BARS_TO = 270, 690
-BAR, PAIR = 15, 46
-SIDES = {"stock": ("stock", "#9aa0a6"), "tailrope": ("Tailrope", "#0b6e99")}
+BAR, GROUP = 15, 62
+SIDES = {"stock": ("stock", "#9aa0a6"), "tailrope": ("Tailrope", "#0b6e99"), "front": ("its front", "#c2571a")}
 STYLE = "text{font-family:system-ui,sans-serif;font-size:13px;fill:#1f2328}.head{font-weight:600}.end{text-anchor:end}"
 
 
@@ -25,9 +25,10 @@ class Drawing:
     def bar(self, x: float, y: float, width: float, color: str) -> None:
         self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:.1f}" height="{BAR}" fill="{color}"/>')
 
-    def pair(self, results: Results, row: Row) -> None:
-        """Each pair has a scale of its own: its longer bar fills the room."""
-        found = {side: value(results, side, row.measure, row.field) or 0.0 for side in SIDES}
+    def group(self, results: Results, row: Row) -> None:
+        """Each group has a scale of its own: its longer bar fills the room."""
+        values = {side: value(results, side, row.measure, row.field) for side in SIDES}
+        found = {side: amount for side, amount in values.items() if amount is not None}
         most = max(found.values()) or 1.0
         self.text(BARS_FROM - 12, self.y + BAR + 5, row.plain, "end")
         for place, (side, amount) in enumerate(found.items()):
@@ -35,14 +36,16 @@ class Drawing:
             top = self.y + place * (BAR + 1)
             self.bar(BARS_FROM, top, width, SIDES[side][1])
             self.text(BARS_FROM + width + 6, top + BAR - 3, shown(amount, row.unit))
-        self.text(WIDTH - 16, self.y + BAR + 5, times(ratio(results, row)), "head end")
-        self.y += PAIR
+        for place, sides in enumerate((BESIDE_STOCK, FRONT_BESIDE_STOCK)):
+            top = self.y + (place + 1) * (BAR + 1)
+            self.text(WIDTH - 16, top + BAR - 3, times(ratio(results, row, sides)), "head end")
+        self.y += GROUP
 
     def section(self, results: Results, title: str, rows: list[Row]) -> None:
         self.text(16, self.y + 14, title, "head")
         self.y += 30
         for row in rows:
-            self.pair(results, row)
+            self.group(results, row)
 
     def svg(self) -> str:
         head = (
@@ -56,12 +59,12 @@ def plot(results: Results, title: str) -> str:
     drawing = Drawing()
     drawing.y = 14
     drawing.text(16, drawing.y + 14, title, "head")
-    x = BARS_TO - 170
+    x = BARS_TO - 260
     for name, color in SIDES.values():
         drawing.bar(x, drawing.y + 2, BAR, color)
         drawing.text(x + BAR + 6, drawing.y + 14, name)
         x += 90
-    drawing.text(WIDTH - 16, drawing.y + 14, "Tailrope / stock", "head end")
+    drawing.text(WIDTH - 16, drawing.y + 14, "by stock", "head end")
     drawing.y += 36
     rows = [row for row in ROWS if row.plain and value(results, "stock", row.measure, row.field) is not None]
     drawing.section(results, "More is better", [row for row in rows if row.is_rate])

@@ -8,7 +8,10 @@ from typing import Any
 
 # The first flavor is the one that is measured by default, and the one that the bars hold for.
 FLAVORS = {"python": ["mcp2", "mcp1", "fastmcp"], "node": ["v2", "v1"], "rust": ["rmcp3"]}
-SIDES = ("stock", "tailrope")
+# The SDK's own transport, Tailrope behind the host's HTTP server, and Tailrope's own listener before the host.
+SIDES = ("stock", "tailrope", "front")
+BESIDE_STOCK = ("stock", "tailrope")
+FRONT_BESIDE_STOCK = ("stock", "front")
 GROUPS = ["echo", "emit", "replay", "poll", "tasks", "memory", "events", "herd"]
 # Measured when they are asked for alone: they need the servers of the stores.
 STORES = "stores"
@@ -99,6 +102,23 @@ BARS: dict[str, dict[str, float]] = {
         "session + idle GET": 1.2,
     },
 }
+# The same of the front.
+FRONT_BARS: dict[str, dict[str, float]] = {
+    "python": {
+        "echo, 1 session": 4,
+        "echo, 16 sessions": 5.5,
+        "emit, 10,000 x 100 B": 8,
+        "poll, 32 sessions": 9,
+        "session + idle GET": 0.35,
+    },
+    "node": {
+        "echo, 1 session": 8,
+        "echo, 16 sessions": 4.5,
+        "emit, 10,000 x 100 B": 7,
+        "poll, 32 sessions": 5,
+        "session + idle GET": 0.5,
+    },
+}
 # What part of its rate over `memory:` one call with 10,000 events keeps over a durable store, with its first word in
 # addresses.
 STORE_BARS: dict[str, dict[str, float]] = {
@@ -131,7 +151,7 @@ def value(results: Results, side: str, measure: str, field: str) -> float | None
     return statistics.median(numbers) if numbers else None
 
 
-def ratios(results: Results, row: Row, sides: tuple[str, str] = SIDES) -> list[float]:
+def ratios(results: Results, row: Row, sides: tuple[str, str] = BESIDE_STOCK) -> list[float]:
     """Tailrope's value by stock's, or one side's by another's, turn by turn: they run next to each other, so that what
     else the machine does weighs on both.
     """
@@ -139,7 +159,7 @@ def ratios(results: Results, row: Row, sides: tuple[str, str] = SIDES) -> list[f
     return [mine / theirs for theirs, mine in zip(stock, ours, strict=False) if theirs and mine is not None]
 
 
-def ratio(results: Results, row: Row, sides: tuple[str, str] = SIDES) -> float | None:
+def ratio(results: Results, row: Row, sides: tuple[str, str] = BESIDE_STOCK) -> float | None:
     found = ratios(results, row, sides)
     return statistics.median(found) if found else None
 

@@ -78,6 +78,22 @@ impl Admission {
     }
 }
 
+pub(crate) fn facts_of(admission: &exchange::Admission) -> u32 {
+    let action = match admission.action() {
+        Action::Call => CALL,
+        Action::Message => MESSAGE,
+        Action::Listen => LISTEN,
+        Action::Resume => RESUME,
+        Action::Delete => DELETE,
+    };
+    action
+        | if admission.initialize().is_some() { IS_INITIALIZE } else { 0 }
+        | if admission.cancelled().next().is_some() { CANCELS } else { 0 }
+        | if admission.has_answers() { ANSWERS } else { 0 }
+        | if admission.rewritten().is_some() { REWRITTEN } else { 0 }
+        | u32::from(admission.status().unwrap_or_default()) << 8
+}
+
 #[napi]
 impl Admission {
     /// What the request does: its action in the lowest three bits (1 listen, 2 resume, 3 delete, 4 message:
@@ -85,19 +101,7 @@ impl Admission {
     /// requests of the server, 64 when the handlers are given something else in the place of the body. From the ninth bit on the status of the answer to a message or a deletion, which is empty.
     #[napi(getter)]
     pub fn facts(&self) -> u32 {
-        let action = match self.0.action() {
-            Action::Call => CALL,
-            Action::Message => MESSAGE,
-            Action::Listen => LISTEN,
-            Action::Resume => RESUME,
-            Action::Delete => DELETE,
-        };
-        action
-            | if self.0.initialize().is_some() { IS_INITIALIZE } else { 0 }
-            | if self.0.cancelled().next().is_some() { CANCELS } else { 0 }
-            | if self.0.has_answers() { ANSWERS } else { 0 }
-            | if self.0.rewritten().is_some() { REWRITTEN } else { 0 }
-            | u32::from(self.0.status().unwrap_or_default()) << 8
+        facts_of(&self.0)
     }
 
     /// What the handlers are given in the place of the body, where that differs: a session that was adopted knows its server's

@@ -13,7 +13,7 @@ use napi::bindgen_prelude::{AsyncTask, Either, Env};
 use napi_derive::napi;
 use tailrope_server::front::{self, AppAddress, Asked};
 
-use crate::admission::Admission;
+use crate::admission::{Admission, facts_of};
 use crate::convert::{Result, internal, invalid, of_system};
 use crate::engine::Engine;
 use crate::session::Session;
@@ -127,7 +127,10 @@ impl Front {
     /// What came for the host, in order; and the names of sessions that are to be closed, as from `Engine.tick`.
     #[napi(catch_unwind)]
     pub fn take(&self) -> Vec<Either<Arrival, String>> {
-        let arrival = |asked| Arrival { asked: RefCell::new(Some(asked)), waiters: Rc::clone(&self.waiters) };
+        let arrival = |waiting: Waiting| {
+            let (head, waiters) = (head_of(waiting.asked()), Rc::clone(&self.waiters));
+            Arrival { head, waiting: RefCell::new(Some(waiting)), waiters }
+        };
         let taken = self.front.take().into_iter().filter_map(|arrived| match arrived {
             front::Arrival::Idle(session) => Some(Either::B(session.name().to_owned())),
             front::Arrival::Call(call) if is_plain(&call) => Some(Either::A(arrival(Waiting::Call(call)))),
@@ -205,24 +208,46 @@ impl Waiting {
 /// without an answer, or by `decline`.
 #[napi]
 pub struct Arrival {
-    asked: RefCell<Option<Waiting>>,
+    /// Handlers may read it as long as they run. The body is not kept as long.
+    head: String,
+    waiting: RefCell<Option<Waiting>>,
     waiters: Rc<Waiters>,
 }
 
 impl Arrival {
     fn of<T>(&self, with: impl FnOnce(&Asked) -> T) -> Result<T> {
-        let asked = self.asked.borrow();
-        let waiting = asked.as_ref().ok_or_else(|| invalid("the request is settled".to_owned()))?;
+        let waiting = self.waiting.borrow();
+        let waiting = waiting.as_ref().ok_or_else(|| invalid("the request is settled".to_owned()))?;
         Ok(with(waiting.asked()))
     }
 }
 
+/// The URL of a request; then each header's name, in lower case, and its value: a line for each.
+fn head_of(asked: &Asked) -> String {
+    let parts = asked.parts();
+    // As Node reads them: each byte is a character.
+    let characters = |value: &http::HeaderValue| value.as_bytes().iter().copied().map(char::from).collect::<String>();
+    let host = parts.headers.get(http::header::HOST).map_or_else(|| "localhost".to_owned(), characters);
+    let mut head = format!("http://{host}{}", parts.uri);
+    for (name, value) in &parts.headers {
+        head.push('\n');
+        head.push_str(name.as_str());
+        head.push('\n');
+        head.extend(value.as_bytes().iter().copied().map(char::from));
+    }
+    head
+}
+
 #[napi]
 impl Arrival {
-    /// The name of its session.
+    /// The name of its session, the facts of its admission, and its body as the handlers are to take it: a line for each of the
+    /// first two, and the rest. One text, because each property costs more than what it says.
     #[napi(getter)]
-    pub fn session(&self) -> Result<String> {
-        self.of(|asked| asked.session().name().to_owned())
+    pub fn text(&self) -> Result<String> {
+        self.of(|asked| {
+            let facts = facts_of(asked.admission());
+            format!("{}\n{facts}\n{}", asked.session().name(), String::from_utf8_lossy(asked.body()))
+        })
     }
 
     #[napi(getter)]
@@ -230,35 +255,16 @@ impl Arrival {
         self.of(|asked| Admission(asked.admission().clone()))
     }
 
-    /// As the handlers are to take it.
-    #[napi(getter)]
-    pub fn body(&self) -> Result<String> {
-        self.of(|asked| String::from_utf8_lossy(asked.body()).into_owned())
-    }
-
     /// The URL; then each header's name, in lower case, and its value: a line for each.
     #[napi(getter)]
-    pub fn head(&self) -> Result<String> {
-        self.of(|asked| {
-            let parts = asked.parts();
-            // As Node reads them: each byte is a character.
-            let text = |value: &http::HeaderValue| value.as_bytes().iter().copied().map(char::from).collect::<String>();
-            let host = parts.headers.get(http::header::HOST).map_or_else(|| "localhost".to_owned(), text);
-            let mut head = format!("http://{host}{}", parts.uri);
-            for (name, value) in &parts.headers {
-                head.push('\n');
-                head.push_str(name.as_str());
-                head.push('\n');
-                head.extend(value.as_bytes().iter().copied().map(char::from));
-            }
-            head
-        })
+    pub fn head(&self) -> &str {
+        &self.head
     }
 
     /// Opens the answer to a call. False where that is refused, behind the front, and it is not to be dispatched.
     #[napi(catch_unwind)]
     pub fn begin(&self, env: &Env) -> bool {
-        let begun = match self.asked.take() {
+        let begun = match self.waiting.take() {
             Some(Waiting::Call(call)) => call.open(),
             _ => false,
         };
@@ -269,7 +275,7 @@ impl Arrival {
     /// The handlers have been given messages without an answer.
     #[napi]
     pub fn done(&self) {
-        if let Some(Waiting::Message(message)) = self.asked.take() {
+        if let Some(Waiting::Message(message)) = self.waiting.take() {
             message.accept();
         }
     }
@@ -277,6 +283,6 @@ impl Arrival {
     /// The host does not take it: it is served behind the front.
     #[napi]
     pub fn decline(&self) {
-        self.asked.take();
+        self.waiting.take();
     }
 }

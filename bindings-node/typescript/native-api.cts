@@ -721,11 +721,12 @@ export declare class Front {
  */
 export declare class Arrival {
   private constructor();
-  /** The name of its session. */
-  get session(): string;
+  /**
+   * The name of its session, the facts of its admission, and its body as the handlers are to take it: a line for each of the
+   * first two, and the rest. One text, because each property costs more than what it says.
+   */
+  get text(): string;
   get admission(): Admission;
-  /** As the handlers are to take it. */
-  get body(): string;
   /** The URL; then each header's name, in lower case, and its value: a line for each. */
   get head(): string;
   /** Opens the answer to a call. False where that is refused, behind the front, and it is not to be dispatched. */

@@ -42,7 +42,7 @@ export interface Idler {
   becomeIdle(): void;
   serve(exchange: Exchange): Promise<void>;
   /** Serves a request that a front has read. False where that is not possible: then it is served behind the front. */
-  takeArrival(arrival: Arrival): boolean;
+  takeArrival(arrival: Arrival, facts: number, body: string): boolean;
 }
 
 /** What makes transports later, and is drained with those that it has made. */

@@ -51,7 +51,11 @@ export class FrontDoor implements Waiter {
         continue;
       }
       try {
-        if (!this.#runtime.ownerOf(arrival.session)?.takeArrival(arrival)) {
+        const { text } = arrival;
+        const factsAt = text.indexOf('\n') + 1;
+        const bodyAt = text.indexOf('\n', factsAt) + 1;
+        const owner = this.#runtime.ownerOf(text.slice(0, factsAt - 1));
+        if (!owner?.takeArrival(arrival, Number(text.slice(factsAt, bodyAt - 1)), text.slice(bodyAt))) {
           arrival.decline();
         }
       } catch (error) {

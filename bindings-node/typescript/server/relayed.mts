@@ -52,38 +52,53 @@ export function authOf(json: string | null): unknown {
 /** A POST that came to this process without an exchange of its own, as handlers see it. */
 export class DetachedRequest implements SeenRequest {
   readonly auth: unknown;
-  #headers: Record<string, string>;
-  #url: string;
+  #read: () => Head;
 
-  /** Of `pairs`, each name in lower case is followed by its value; `headers` are those that may be missing there. */
-  constructor(url: string, pairs: readonly string[], headers: Record<string, string> = {}, auth?: unknown) {
+  /** `read` is called when a handler asks for what came. */
+  constructor(read: () => Head, auth?: unknown) {
     this.auth = auth;
-    this.#url = url;
-    this.#headers = headers;
-    for (let at = 0; at < pairs.length; at += 2) {
-      headers[pairs[at]] = pairs[at + 1];
-    }
+    this.#read = read;
   }
 
   webRequest(): Request {
-    return requestWhenRead(() => new Request(this.#url, { method: 'POST', headers: this.#headers }));
+    return requestWhenRead(() => {
+      const { url, headers } = this.#read();
+      return new Request(url, { method: 'POST', headers });
+    });
   }
 
   requestInfo(): RequestInfo {
-    return infoOf({ ...this.#headers }, () => new URL(this.#url));
+    const { url, headers } = this.#read();
+    return infoOf(headers, () => new URL(url));
   }
+}
+
+interface Head {
+  url: string;
+  headers: Record<string, string>;
+}
+
+/** Of `pairs`, each name in lower case is followed by its value; `headers` are those that may be missing there. */
+function headOf(url: string, pairs: readonly string[], headers: Record<string, string> = {}): Head {
+  for (let at = 0; at < pairs.length; at += 2) {
+    headers[pairs[at]] = pairs[at + 1];
+  }
+  return { url, headers };
 }
 
 /** A relayed request. `url` is where the session was opened. */
 export function relayedRequest(posted: Posted, sessionId: string, url: string): DetachedRequest {
-  const headers = { 'content-type': 'application/json', 'mcp-session-id': sessionId };
-  return new DetachedRequest(url, posted.headers, headers, authOf(posted.authJson));
+  const pairs = posted.headers;
+  const own = () => ({ 'content-type': 'application/json', 'mcp-session-id': sessionId });
+  return new DetachedRequest(() => headOf(url, pairs, own()), authOf(posted.authJson));
 }
 
 /** A request that the front has read. */
-export function arrivedRequest({ head }: Arrival): DetachedRequest {
-  const [url, ...pairs] = head.split('\n');
-  return new DetachedRequest(url, pairs);
+export function arrivedRequest(arrival: Arrival): DetachedRequest {
+  return new DetachedRequest(() => {
+    const [url, ...pairs] = arrival.head.split('\n');
+    return headOf(url, pairs);
+  });
 }
 
 /** Where a request came, without what its sender added. */

@@ -401,14 +401,20 @@ export class SessionServer {
     opened.give(admission, messages, request, this.#answersJson, posted);
   }
 
-  takeArrival(arrival: Arrival): boolean {
+  takeArrival(arrival: Arrival, facts: number, body: string): boolean {
     const opened = this.#opened;
-    const { admission } = arrival;
-    const messages = messagesOf(this.#sdk, admission, admission.facts, arrival.body, undefined);
+    // The body says all of a plain call, so its admission need not cross.
+    const admission = facts === CALL ? undefined : arrival.admission;
+    const messages = admission ? messagesOf(this.#sdk, admission, facts, body, undefined) : parsed(this.#sdk, body);
     if (messages === undefined || this.#closed || opened === undefined || !this.#scopes.needsNone(messages)) {
       return false;
     }
-    opened.give(admission, messages, arrivedRequest(arrival), this.#answersJson, arrival);
+    const request = arrivedRequest(arrival);
+    if (admission) {
+      opened.give(admission, messages, request, this.#answersJson, arrival);
+    } else if (arrival.begin()) {
+      opened.run(messages, request, this.#answersJson);
+    }
     return true;
   }
 

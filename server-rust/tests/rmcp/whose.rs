@@ -203,7 +203,7 @@ impl Visit for Warnings {
 
 impl tracing::Subscriber for Warnings {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target() == "tailrope" && *metadata.level() <= tracing::Level::WARN
+        metadata.target() == "tailrope" && *metadata.level() <= Level::WARN
     }
 
     fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
