@@ -13,6 +13,7 @@ mod clock;
 mod connections;
 mod drained;
 mod errors;
+mod exposition;
 mod health;
 mod lines;
 mod logs;
@@ -30,6 +31,7 @@ use std::fmt;
 pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness};
 pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
 pub use errors::EngineError;
+pub use exposition::EXPOSITION_TYPE;
 pub use health::{Condition, Health};
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 pub use options::{
@@ -38,7 +40,7 @@ pub use options::{
 pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };
-pub use stats::{Across, COUNTERS, Counter, Kind as CounterKind, Stats};
+pub use stats::{Across, COUNTERS, Counter, Family as CounterFamily, Kind as CounterKind, Stats};
 pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
 
 pub use crate::session::{
