@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::engine::durations::DURATION_BOUNDS_MS;
 use crate::engine::stats::{Counter, Kind, Stats};
 
 /// The content type of [`Stats::exposition`].
@@ -48,13 +49,35 @@ impl Stats {
             }
             let _ = write!(text, "process=\"{process}\"}} ");
             let _ = match counter.name.ends_with(MS) {
-                true => writeln!(text, "{}.{:03}", value / 1_000, value % 1_000),
+                true => writeln!(text, "{}", seconds(value)),
                 false => writeln!(text, "{value}"),
             };
             before = metric;
         }
+        self.expose_durations(&mut text, &process);
         text
     }
+
+    fn expose_durations(&self, text: &mut String, process: &str) {
+        const METRIC: &str = "tailrope_call_duration_seconds";
+        let _ = writeln!(text, "# HELP {METRIC} How long calls took, by how they ended.\n# TYPE {METRIC} histogram");
+        for (outcome, histogram) in self.durations.entries() {
+            let labels = format!("outcome=\"{}\",process=\"{process}\"", outcome.as_str());
+            let mut sum = 0;
+            for (at, count) in histogram.counts.iter().enumerate() {
+                sum += count;
+                let bound = DURATION_BOUNDS_MS.get(at).map_or_else(|| "+Inf".to_owned(), |ms| seconds(*ms));
+                let _ = writeln!(text, "{METRIC}_bucket{{{labels},le=\"{bound}\"}} {sum}");
+            }
+            let _ = writeln!(text, "{METRIC}_sum{{{labels}}} {}", seconds(histogram.sum_ms));
+            let _ = writeln!(text, "{METRIC}_count{{{labels}}} {sum}");
+        }
+    }
+}
+
+fn seconds(ms: u64) -> String {
+    let exact = format!("{}.{:03}", ms / 1_000, ms % 1_000);
+    exact.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -62,13 +85,14 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::engine::COUNTERS;
-    use crate::engine::{Engine, Options};
+    use crate::engine::{COUNTERS, CallOutcome, Engine, Options};
 
     #[test]
     fn each_metric_is_described_once_and_has_all_its_samples_behind_that() {
         let stats = Stats { store_away_ms: 61_005, calls_limit: 7, sessions: 3, ..Stats::default() };
         let text = stats.exposition("a\"b\\c\nd");
+        let (text, of_durations) = text.split_once("# HELP tailrope_call_duration_seconds ").unwrap();
+        assert_eq!(of_durations.lines().count(), 2, "no call has ended");
         let mut described = HashSet::new();
         let (mut metric, mut samples) = (String::new(), 0);
         for line in text.lines() {
@@ -92,6 +116,25 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{text}");
         }
+    }
+
+    #[test]
+    fn a_call_counts_for_each_bound_that_it_is_not_longer_than() {
+        let engine = Engine::new(Options::default());
+        for ms in [0, 10, 11, 300_000, 300_001] {
+            engine.0.counters.ended(CallOutcome::Limit, Some(ms));
+        }
+        engine.0.counters.ended(CallOutcome::Limit, None);
+        let text = Stats::of_all([&engine, &Engine::new(Options::default())]).exposition("1");
+        let of = |line: &str| text.lines().find_map(|found| found.strip_prefix(line)).unwrap().trim().to_owned();
+        for (bound, count) in [("0.01", "2"), ("0.02", "3"), ("120", "3"), ("300", "4"), ("+Inf", "5")] {
+            let line =
+                format!("tailrope_call_duration_seconds_bucket{{outcome=\"limit\",process=\"1\",le=\"{bound}\"}}");
+            assert_eq!(of(&line), count, "{bound}");
+        }
+        assert_eq!(of("tailrope_call_duration_seconds_count{outcome=\"limit\",process=\"1\"}"), "5");
+        assert_eq!(of("tailrope_call_duration_seconds_sum{outcome=\"limit\",process=\"1\"}"), "600.022");
+        assert_eq!(of("tailrope_calls_ended_total{outcome=\"limit\",process=\"1\"}"), "6");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is counted of an engine: one list for the code, the languages, the tests and the documentation.
 
 use crate::engine::Engine;
+use crate::engine::durations::{DurationCounters, Durations};
 use crate::protocol::{Reason, Refusal};
 use crate::session::Outcome;
 use crate::stream::CloseReason;
@@ -104,7 +105,10 @@ macro_rules! counters {
         counters { $($(#[doc = $about:literal])+ $name:ident: $unit:literal $(of $family:ident)?;)* }
     ) => {
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
+        pub(crate) struct Counters {
+            pub(crate) durations: DurationCounters,
+            $(pub(crate) $name: AtomicU64),*
+        }
 
         /// What an engine did since it was made, and what it holds now. [`entries`](Self::entries) names each.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,11 +116,14 @@ macro_rules! counters {
         pub struct Stats {
             $($(#[doc = $now_about])+ pub $now: u64,)*
             $($(#[doc = $about])+ pub $name: u64,)*
+            /// How long calls took, by their outcome.
+            pub durations: Durations,
         }
 
         impl Counters {
             pub(crate) fn read(&self) -> Stats {
-                Stats { $($name: self.$name.load(Ordering::Relaxed),)* ..Stats::default() }
+                let durations = self.durations.read();
+                Stats { durations, $($name: self.$name.load(Ordering::Relaxed),)* ..Stats::default() }
             }
         }
 
@@ -168,6 +175,8 @@ counters! {
     gauges {
         /// Sessions that are open here and that this process has.
         sessions: "sessions", Sum;
+        /// As many sessions as may be open here: `max_sessions`.
+        sessions_max: "sessions", Sum;
         /// Sessions of other processes that are read here.
         sessions_read: "sessions", Sum;
         /// Calls that run.
@@ -180,6 +189,8 @@ counters! {
         connections: "connections", Sum;
         /// Bytes of events that wait for the event store.
         bytes_waiting: "bytes", Sum;
+        /// As many of them as may wait before calls are refused.
+        bytes_waiting_max: "bytes", Sum;
         /// Whether the event store was reached: 1, or 0 while it is away.
         store_up: "stores", Min;
         /// For how long the event store has been away.
@@ -332,6 +343,7 @@ impl Stats {
                 total = Some(stats);
                 continue;
             };
+            total.durations.add(&stats.durations);
             for ((counter, sum), (_, value)) in total.entries_mut().zip(stats.entries()) {
                 match counter.across {
                     Across::Max => *sum = value.max(*sum),
@@ -352,7 +364,7 @@ impl Counters {
     }
 
     /// A call has ended so. One that was refused is counted with its request.
-    pub(crate) fn ended(&self, outcome: Outcome, calls: u64) {
+    pub(crate) fn ended(&self, outcome: Outcome, duration_ms: Option<u64>) {
         let counter = match outcome {
             Outcome::Refused => return,
             Outcome::Result => &self.calls_result,
@@ -366,7 +378,10 @@ impl Counters {
             Outcome::Limit => &self.calls_limit,
             Outcome::SessionEnded => &self.calls_session_ended,
         };
-        Self::add(counter, calls);
+        Self::add(counter, 1);
+        if let Some(ms) = duration_ms {
+            self.durations.add(outcome, ms);
+        }
     }
 
     /// A request was refused for this reason.
