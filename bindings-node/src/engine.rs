@@ -38,7 +38,7 @@ pub struct HealthParts {
     pub is_behind: bool,
 }
 
-fn all(engines: &[ClassInstance<Engine>]) -> Stats {
+fn all(engines: &[ClassInstance<'_, Engine>]) -> Stats {
     Stats::of_all(engines.iter().map(|engine| &engine.engine))
 }
 
@@ -513,7 +513,7 @@ impl Engine {
 
     /// What the engines of the thread did and hold: counts by name.
     #[napi]
-    pub fn stats_of<'env>(env: &'env Env, engines: Vec<ClassInstance<Engine>>) -> Result<Object<'env>> {
+    pub fn stats_of<'env>(env: &'env Env, engines: Vec<ClassInstance<'_, Engine>>) -> Result<Object<'env>> {
         let mut counts = Object::new(env).map_err(internal)?;
         for (counter, value) in all(&engines).entries() {
             counts.set(camel_case(counter.name), number(value)).map_err(internal)?;
@@ -523,7 +523,7 @@ impl Engine {
 
     /// The same for Prometheus. `process` is how it tells this thread from other threads and processes.
     #[napi]
-    pub fn exposition(engines: Vec<ClassInstance<Engine>>, process: String) -> String {
+    pub fn exposition(engines: Vec<ClassInstance<'_, Engine>>, process: String) -> String {
         all(&engines).exposition(&process)
     }
 
