@@ -72,6 +72,14 @@ class Prometheus:
     def __init__(self, port: int) -> None:
         self.port = port
 
+    async def is_ready(self) -> bool:
+        try:
+            reply = await request(self.port, "GET", "/-/ready")
+        except ConnectionRefusedError:
+            return False
+        reply.close()
+        return reply.status == 200
+
     async def _get(self, path: str, **query: str) -> Any:
         reply = await request(self.port, "GET", f"/api/v1/{path}?{urlencode(query)}", limit=1 << 20)
         answer = await reply.json()
@@ -119,10 +127,7 @@ async def prometheus(servers: list[Server]) -> AsyncIterator[Prometheus]:
 
             async def reads() -> int:
                 assert process.poll() is None, (Path(folder) / "log").read_text()
-                try:
-                    return len(await served.asked("tailrope_store_up"))
-                except ConnectionRefusedError:
-                    return 0
+                return len(await served.asked("tailrope_store_up")) if await served.is_ready() else 0
 
             await until(reads, lambda found: found == len(servers), 60)
             yield served
