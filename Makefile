@@ -107,8 +107,8 @@ test-wire: setup ## ask every server what it has to do on the wire: tests/wire
 	$(SERVERS) $(call pytest,$(MCP2),tests/wire -m "not full" --numprocesses 3,wire)
 	$(PASSED)
 
-test-wire-full: setup ## ask every server on every store, every fleet, and both under load
-	$(SERVERS) $(call pytest,$(MCP2),tests/wire --numprocesses 3,wire-full)
+test-wire-full: setup ## ask every server on every store, every fleet, and both under load; have a real Prometheus read them
+	tests/services/with redis postgres prometheus -- $(call pytest,$(MCP2),tests/wire --numprocesses 3,wire-full)
 
 # On mcp 1.x what the SDK line or its HTTP library can change; what says nothing about them carries the mark `one_line`.
 test-python: test-python-mcp2 test-python-mcp1 ## run tests/python: installing, event loops, forks, stores of a host, the client's half

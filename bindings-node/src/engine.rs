@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use napi::bindgen_prelude::{Either, Either4, Env, Function, FunctionRef, Object};
+use napi::bindgen_prelude::{ClassInstance, Either, Either4, Env, Function, FunctionRef, Object};
 use napi_derive::napi;
 use tailrope_core::engine::{
-    self, AUTO_WORD, COUNTERS, CallOptions, EngineError, Health, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_FLAGS,
-    PACE_OPTIONS, SynthesizedEnd, end_payload,
+    self, AUTO_WORD, CallOptions, EngineError, Health, NUMBER_OPTIONS, OnStoreFailure, Options, PACE_FLAGS,
+    PACE_OPTIONS, Stats, SynthesizedEnd, end_payload,
 };
 use tailrope_core::exchange::{self, Allowed, Fault, IDENTITY_HEADERS, Member};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
@@ -36,6 +36,10 @@ pub struct HealthParts {
     pub is_draining: bool,
     pub waiting_bytes: f64,
     pub is_behind: bool,
+}
+
+fn all(engines: &[ClassInstance<'_, Engine>]) -> Stats {
+    Stats::of_all(engines.iter().map(|engine| &engine.engine))
 }
 
 /// An engine with its event store.
@@ -507,26 +511,32 @@ impl Engine {
         self.waiters.flush(env);
     }
 
-    /// What the engine did and holds: counts by name.
+    /// What the engines of the thread did and hold: counts by name.
     #[napi]
-    pub fn stats<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
+    pub fn stats_of<'env>(env: &'env Env, engines: Vec<ClassInstance<'_, Engine>>) -> Result<Object<'env>> {
         let mut counts = Object::new(env).map_err(internal)?;
-        for (counter, value) in self.engine.stats().entries() {
+        for (counter, value) in all(&engines).entries() {
             counts.set(camel_case(counter.name), number(value)).map_err(internal)?;
         }
         Ok(counts)
+    }
+
+    /// The same for Prometheus. `process` is how it tells this thread from other threads and processes.
+    #[napi]
+    pub fn exposition(engines: Vec<ClassInstance<'_, Engine>>, process: String) -> String {
+        all(&engines).exposition(&process)
+    }
+
+    /// The content type of that.
+    #[napi]
+    pub fn exposition_type() -> &'static str {
+        engine::EXPOSITION_TYPE
     }
 
     /// After what time, in milliseconds, a reader that takes nothing is cut off.
     #[napi]
     pub fn patience_ms(&self) -> Option<f64> {
         self.engine.options().patience_ms().map(number)
-    }
-
-    /// What is counted: the names in their order, each followed by what several engines have together.
-    #[napi]
-    pub fn counters() -> Vec<String> {
-        COUNTERS.iter().flat_map(|counter| [camel_case(counter.name), counter.across.as_str().to_owned()]).collect()
     }
 
     /// Whether the engine can serve: for `healthJson`.

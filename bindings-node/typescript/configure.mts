@@ -1,6 +1,7 @@
 // The options of this thread's engines.
 import type { ConfigureOptions } from './engine-options.mjs';
 import { invalid } from './errors.mjs';
+import { Engine } from './native.mjs';
 import { Runtime, state, writeLog } from './runtime.mjs';
 import { status } from './status.mjs';
 
@@ -21,7 +22,7 @@ export function configure(options: ConfigureOptions = {}): void {
   }
   const shared = new Runtime(others);
   state.onUnsupported = onUnsupported;
-  state.openBefore += state.shared?.engine.stats().sessions ?? 0;
+  state.openBefore += Engine.statsOf(state.shared === undefined ? [] : [state.shared.engine]).sessions ?? 0;
   state.options = others;
   state.shared = shared;
   state.hosted = new WeakMap();

@@ -657,12 +657,14 @@ export declare class Engine {
    * them stays there for their clients, and what it was given is written.
    */
   leave(): void;
-  /** What the engine did and holds: counts by name. */
-  stats(): Record<string, number>;
+  /** What these engines did and hold: counts by name. */
+  static statsOf(engines: Engine[]): Record<string, number>;
+  /** The same for Prometheus. `process` is how it tells this thread from other threads and processes. */
+  static exposition(engines: Engine[], process: string): string;
+  /** The content type of that. */
+  static expositionType(): string;
   /** After what time, in milliseconds, a reader that takes nothing is cut off. */
   patienceMs(): number | null;
-  /** What is counted: the names in their order, each followed by what several engines have together. */
-  static counters(): string[];
   /** Whether the engine can serve. */
   health(): HealthParts;
   /** What a load balancer is told, as JSON, of these engines. */

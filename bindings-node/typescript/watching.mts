@@ -1,8 +1,9 @@
-// What is counted on this thread, and whether it can serve.
+// What is counted on this thread, also for Prometheus, and whether it can serve.
 import type { ServerResponse } from 'node:http';
+import { isMainThread, threadId } from 'node:worker_threads';
 
-import { Engine, type Store as NativeStore } from './native.mjs';
-import { countingRuntime, living } from './runtime.mjs';
+import { Engine } from './native.mjs';
+import { living } from './runtime.mjs';
 
 /** How well something is. What is `degraded` serves; what is `unavailable` refuses. */
 export type Condition = 'ok' | 'degraded' | 'unavailable';
@@ -22,42 +23,19 @@ export interface Health {
   waiting: { status: Condition; bytes: number };
 }
 
-const HEADERS = { 'content-type': 'application/json', 'cache-control': 'no-store' };
-const across = new Map<string, string>();
-
-function acrossOf(name: string): string | undefined {
-  if (across.size === 0) {
-    const counters = Engine.counters();
-    for (let at = 0; at < counters.length; at += 2) {
-      across.set(counters[at] ?? '', counters[at + 1] ?? '');
-    }
-  }
-  return across.get(name);
-}
+const engines = () => [...living()].map(({ engine }) => engine);
 
 /** What Tailrope did and holds on this thread, by name: docs/reference/counters.md. Several engines are put together. */
 export function stats(): Record<string, number> {
-  const total: Record<string, number> = {};
-  const counted = new Set<NativeStore>();
-  countingRuntime();
-  for (const { store, engine } of living()) {
-    const isCounted = store !== undefined && counted.has(store);
-    for (const [name, value] of Object.entries(engine.stats())) {
-      const before = total[name];
-      const how = acrossOf(name);
-      if (before === undefined) {
-        total[name] = value;
-      } else if (how === 'max' || how === 'min') {
-        total[name] = Math[how](before, value);
-      } else if (!(isCounted && how === 'stores')) {
-        total[name] = before + value;
-      }
-    }
-    if (store !== undefined) {
-      counted.add(store);
-    }
-  }
-  return total;
+  return Engine.statsOf(engines());
+}
+
+/**
+ * The same as the text that Prometheus reads. Each sample has the label `process`, which is the id of this process, and on
+ * a worker thread also that of the thread.
+ */
+export function metrics(): string {
+  return Engine.exposition(engines(), isMainThread ? `${process.pid}` : `${process.pid}.${threadId}`);
 }
 
 function told(): string {
@@ -70,6 +48,16 @@ export function health(): Health {
   return { ...others, store: { status: store.status, awayMs: store.away_ms, refusing: store.refusing } };
 }
 
+function answer(status: number, contentType: string, body: string, response?: ServerResponse): Response | undefined {
+  const headers = { 'content-type': contentType, 'cache-control': 'no-store' };
+  if (response === undefined) {
+    return new Response(body, { status, headers });
+  }
+  response.writeHead(status, headers);
+  response.end(body);
+  return undefined;
+}
+
 /**
  * Answers load balancers: status 200 while this thread serves, 503 while requests should go elsewhere, with the health as
  * JSON. A listener of Node's `http`, and of Express; without a response it returns one, for handlers in the manner of `fetch`.
@@ -78,11 +66,12 @@ export function readyz(request: unknown, response: ServerResponse): void;
 export function readyz(request?: unknown): Response;
 export function readyz(_request?: unknown, response?: ServerResponse): Response | undefined {
   const body = told();
-  const status = JSON.parse(body).status === 'unavailable' ? 503 : 200;
-  if (response === undefined) {
-    return new Response(body, { status, headers: HEADERS });
-  }
-  response.writeHead(status, HEADERS);
-  response.end(body);
-  return undefined;
+  return answer(JSON.parse(body).status === 'unavailable' ? 503 : 200, 'application/json', body, response);
+}
+
+/** Answers Prometheus with `metrics()`: a listener, or a handler in the manner of `fetch`, as `readyz` is. */
+export function metricsEndpoint(request: unknown, response: ServerResponse): void;
+export function metricsEndpoint(request?: unknown): Response;
+export function metricsEndpoint(_request?: unknown, response?: ServerResponse): Response | undefined {
+  return answer(200, Engine.expositionType(), metrics(), response);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{self, COUNTERS, CallOptions, Health, NoWake};
+use tailrope_core::engine::{self, CallOptions, Health, NoWake, Stats};
 use tailrope_core::exchange::{Principal, RelayedMethod};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit};
 use tailrope_core::store::{HostStore, SessionId};
@@ -37,6 +37,26 @@ pub(crate) fn health_json(engines: Vec<HealthParts>) -> (u16, String) {
     };
     let health = Health::of_all(engines.into_iter().map(of_one));
     (health.http_status(), health.to_json())
+}
+
+/// What the engines of the process did and hold: counts by name.
+#[pyfunction]
+pub(crate) fn stats_of<'py>(py: Python<'py>, engines: Vec<Py<Engine>>) -> PyResult<Bound<'py, PyDict>> {
+    let stats = PyDict::new(py);
+    for (counter, value) in all(&engines).entries() {
+        stats.set_item(counter.name, value)?;
+    }
+    Ok(stats)
+}
+
+/// The same for Prometheus, and the content type of that. `process` is how it tells this process from others.
+#[pyfunction]
+pub(crate) fn exposition(engines: Vec<Py<Engine>>, process: &str) -> (&'static str, String) {
+    (engine::EXPOSITION_TYPE, all(&engines).exposition(process))
+}
+
+fn all(engines: &[Py<Engine>]) -> Stats {
+    Stats::of_all(engines.iter().map(|engine| &engine.get().engine))
 }
 
 /// An engine with its event store.
@@ -343,24 +363,9 @@ impl Engine {
         self.engine.mark_forked();
     }
 
-    /// What the engine did and holds: counts by name.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = PyDict::new(py);
-        for (counter, value) in self.engine.stats().entries() {
-            stats.set_item(counter.name, value)?;
-        }
-        Ok(stats)
-    }
-
     /// After what time, in milliseconds, a reader that takes nothing is cut off.
     fn patience_ms(&self) -> Option<u64> {
         self.engine.options().patience_ms()
-    }
-
-    /// What is counted: the names in their order, each with what several engines have together.
-    #[staticmethod]
-    fn counters() -> Vec<(&'static str, &'static str)> {
-        COUNTERS.iter().map(|counter| (counter.name, counter.across.as_str())).collect()
     }
 
     /// Whether the engine can serve: for `health_json`.

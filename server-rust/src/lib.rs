@@ -13,7 +13,6 @@ mod json_rpc;
 mod outcomes;
 mod pages;
 mod panics;
-mod readyz;
 #[cfg(feature = "rmcp")]
 mod rmcp;
 mod sender;
@@ -21,14 +20,15 @@ mod service;
 mod signal;
 mod source;
 mod table;
+mod watching;
 
 pub use self::close::{Close, Drain};
 pub use self::json_rpc::{Call, Handler, JsonRpcServer, RpcError};
-pub use self::readyz::Readyz;
 #[cfg(feature = "rmcp")]
 pub use self::rmcp::{CatchPanic, ResumableContext, RmcpServer, Sessions, SessionsError, SessionsLayer, WithRequest};
 pub use self::sender::Identity;
 pub use self::service::{ResponseBody, ServiceConfig, Stalled, TailropeService};
+pub use self::watching::{Metrics, Readyz};
 pub use tailrope_core::engine::{Engine, EngineError, Health, OnStoreFailure, Options, Pace, Paces, Pacing, Stats};
 
 /// Event stores, opened by their address. To write a store of your own, use `tailrope_core::store`

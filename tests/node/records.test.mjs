@@ -1,10 +1,22 @@
 // The record of each call in the log, with its fields; counters; and health, with the answer for load balancers.
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Worker } from 'node:worker_threads';
 
 import { McpServer } from '@modelcontextprotocol/server';
-import { configure, createSessionRouter, drain, health, readyz, setLog, stats } from 'tailrope/mcp';
+import {
+  configure,
+  createSessionRouter,
+  drain,
+  health,
+  metrics,
+  metricsEndpoint,
+  readyz,
+  setLog,
+  stats,
+} from 'tailrope/mcp';
 import { openSession } from 'tailrope/testing';
 import * as z from 'zod';
 
@@ -150,6 +162,19 @@ test('health is an object, and an answer for load balancers', ours, async (t) =>
   assert.equal(health().status, 'unavailable', 'nothing has begun since');
   await openSession(await serving(t), { headers: HEADERS });
   assert.equal(health().status, 'ok', 'what begins after a drain is not drained');
+});
+
+test('metrics are a text, and an answer for Prometheus', ours, async (t) => {
+  await openSession(await serving(t), { headers: HEADERS });
+  const answer = metricsEndpoint(new Request('http://localhost/metrics'));
+  assert.equal(answer.headers.get('content-type'), 'text/plain; version=0.0.4; charset=utf-8');
+  const sample = new RegExp(`^tailrope_sessions{process="${process.pid}"} [1-9]`, 'm');
+  for (const text of [await answer.text(), metrics()]) {
+    assert.match(text, sample);
+  }
+  const script = `import('tailrope').then(({ metrics }) => require('node:worker_threads').parentPort.postMessage(metrics()))`;
+  const [text] = await once(new Worker(script, { eval: true }), 'message');
+  assert.match(text, new RegExp(`^tailrope_store_up{process="${process.pid}\\.\\d+"} 1$`, 'm'));
 });
 
 test('wrong options are refused', ours, () => {

@@ -314,8 +314,10 @@ class Runtime:
         if self._engine is not None:
             self._engine.tell_drained()
 
-    def stats(self) -> dict[str, int]:
-        return self._engine.stats() if self._engine is not None else {}
+    @property
+    def counts(self) -> Engine | None:
+        """The engine whose numbers count, if there is one."""
+        return self._engine
 
     def health(self) -> _HealthParts | None:
         """None where there is no engine, or another one has taken its place after a drain."""

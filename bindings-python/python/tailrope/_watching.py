@@ -1,16 +1,19 @@
-"""What is counted in this process, and whether it can serve."""
+"""What is counted in this process, also for Prometheus, and whether it can serve."""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from tailrope._native import Engine, health_json
+from tailrope._native import exposition, health_json, stats_of
 from tailrope._runtime import runtimes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
     from typing import Any
+
+    from tailrope._native import Engine
 
 Condition = Literal["ok", "degraded", "unavailable"]
 """How well something is. What is `degraded` serves; what is `unavailable` refuses."""
@@ -50,27 +53,20 @@ class Health(TypedDict):
     waiting: WaitingHealth
 
 
+def _engines() -> list[Engine]:
+    return [engine for runtime in runtimes() if (engine := runtime.counts) is not None]
+
+
 def stats() -> dict[str, int]:
     """What Tailrope did and holds in this process, by name: docs/reference/counters.md. Several engines are put
     together."""
-    across = dict(Engine.counters())
-    total: dict[str, int] = dict(Engine().stats())
-    counted: set[int] = set()
-    for runtime in runtimes():
-        stats, store = runtime.stats(), id(runtime.store)
-        for name, value in stats.items():
-            match across[name]:
-                case "max":
-                    total[name] = max(total[name], value)
-                case "min":
-                    total[name] = min(total[name], value)
-                case "stores" if store in counted:
-                    pass
-                case _:
-                    total[name] += value
-        if stats and runtime.store is not None:
-            counted.add(store)
-    return total
+    return stats_of(_engines())
+
+
+def metrics() -> str:
+    """The same as the text that Prometheus reads. Each sample has the label `process`, which is the id of this
+    process."""
+    return exposition(_engines(), str(os.getpid()))[1]
 
 
 def _told() -> tuple[int, str]:
@@ -84,9 +80,11 @@ def health() -> Health:
     return told
 
 
-class _Readyz:
-    """An ASGI app for load balancers: status 200 while this process serves, 503 while requests should go elsewhere,
-    with `health()` as JSON. Mount it, give it to a `Route`, or return it from a custom route."""
+class _Answer:
+    """An ASGI app that says what is so now. Mount it, give it to a `Route`, or return it from a custom route."""
+
+    def __init__(self, said: Callable[[], tuple[int, str, str]]) -> None:
+        self._said = said
 
     async def __call__(
         self,
@@ -96,10 +94,10 @@ class _Readyz:
     ) -> None:
         if scope["type"] != "http":
             return
-        status, text = _told()
+        status, content_type, text = self._said()
         body = text.encode()
         headers = [
-            (b"content-type", b"application/json"),
+            (b"content-type", content_type.encode()),
             (b"content-length", str(len(body)).encode()),
             (b"cache-control", b"no-store"),
         ]
@@ -107,4 +105,18 @@ class _Readyz:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
-readyz = _Readyz()
+def _ready() -> tuple[int, str, str]:
+    status, text = _told()
+    return status, "application/json", text
+
+
+def _exposed() -> tuple[int, str, str]:
+    return 200, *exposition(_engines(), str(os.getpid()))
+
+
+readyz = _Answer(_ready)
+"""For load balancers, an ASGI app: status 200 while this process serves, 503 while requests should go elsewhere, with
+`health()` as JSON."""
+
+metrics_endpoint = _Answer(_exposed)
+"""For Prometheus, an ASGI app: `metrics()`."""

@@ -12,7 +12,9 @@
 mod clock;
 mod connections;
 mod drained;
+mod durations;
 mod errors;
+mod exposition;
 mod health;
 mod lines;
 mod logs;
@@ -29,7 +31,9 @@ use std::fmt;
 
 pub use clock::{Clock, ManualClock, RandomSource, SystemClock, SystemRandomness};
 pub use connections::{Chunk, Connection, NoWake, Poll, Wake};
+pub use durations::{DURATION_BOUNDS_MS, Durations, Histogram};
 pub use errors::EngineError;
+pub use exposition::EXPOSITION_TYPE;
 pub use health::{Condition, Health};
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 pub use options::{
@@ -38,7 +42,7 @@ pub use options::{
 pub use sessions::{
     Adopted, LookUp, OfferWake, OutgoingMessage, Posted, SendOutcome, Sent, SessionHandle, WeakSession,
 };
-pub use stats::{Across, COUNTERS, Counter, Kind as CounterKind, Stats};
+pub use stats::{Across, COUNTERS, Counter, Family as CounterFamily, Kind as CounterKind, Stats};
 pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
 
 pub use crate::session::{
@@ -57,6 +61,7 @@ use drained::Drained;
 use logs::kept::Kept;
 use sessions::cell::{Cell, Names};
 use sessions::places::Places;
+use sessions::sending::MAX_UNANSWERED;
 use shared::{Shared, Timed, lock};
 use stats::Counters;
 
@@ -429,10 +434,12 @@ impl Engine {
             running.fold((0, Ms::NEVER), |(calls, oldest), (more, began)| (calls + more as u64, oldest.min(began)));
         Stats {
             sessions: own.len() as u64,
+            sessions_max: self.0.options.max_sessions as u64,
             sessions_read: read.len() as u64,
             calls_running: calls,
             oldest_call_ms: self.0.clock.now().since(oldest),
             bytes_waiting: self.0.unanswered.load(Ordering::Relaxed),
+            bytes_waiting_max: MAX_UNANSWERED,
             store_up: u64::from(away_ms.is_none()),
             store_away_ms: away_ms.unwrap_or_default(),
             tasks: lock(&self.0.tasks).len() as u64,

@@ -1,5 +1,6 @@
 //! The record of each call that has had its end: counted, and logged if it ended badly or the operator wants every call.
 
+use crate::Ms;
 use crate::engine::lines::{Later, shown};
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
@@ -25,11 +26,11 @@ impl Change<'_> {
     pub(crate) fn note_records(&mut self) {
         let (results, over) = self.state.session.take_over();
         let counters = &self.cell.shared.counters;
-        if results > 0 {
-            counters.ended(Outcome::Result, u64::from(results));
+        for begun in results {
+            counters.ended(Outcome::Result, self.duration_ms(Some(begun)));
         }
         for record in over {
-            counters.ended(record.outcome, 1);
+            counters.ended(record.outcome, self.duration_ms(record.begun));
             self.log_record(record);
         }
     }
@@ -37,8 +38,12 @@ impl Change<'_> {
     /// A call of a process that is gone gets its end here, where nobody knows what it asked for.
     pub(crate) fn note_lost(&mut self, nonce: StreamNonce, request: &RequestId, end: SynthesizedEnd) {
         let outcome = end.into();
-        self.cell.shared.counters.ended(outcome, 1);
+        self.cell.shared.counters.ended(outcome, None);
         self.log_record(Box::new(Record::lost(nonce, request.clone(), outcome)));
+    }
+
+    fn duration_ms(&self, begun: Option<Ms>) -> Option<u64> {
+        begun.filter(|begun| *begun != Ms::NEVER).map(|begun| self.now.since(begun))
     }
 
     fn log_record(&mut self, record: Box<Record>) {
@@ -46,7 +51,7 @@ impl Change<'_> {
             session: Arc::clone(&self.cell.name),
             sdk: self.cell.dialect.sdk,
             user: self.state.user.clone(),
-            duration_ms: record.begun.map(|begun| self.now.since(begun)),
+            duration_ms: self.duration_ms(record.begun),
         };
         self.effects.lines.extend(later(of, record, self.cell.shared.options.log_calls));
     }

@@ -1,8 +1,11 @@
 //! What is counted of an engine: one list for the code, the languages, the tests and the documentation.
 
+use crate::engine::Engine;
+use crate::engine::durations::{DurationCounters, Durations};
 use crate::protocol::{Reason, Refusal};
 use crate::session::Outcome;
 use crate::stream::CloseReason;
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What a number says of time.
@@ -49,6 +52,36 @@ impl Across {
     }
 }
 
+/// Counters that count one thing, each for another value of a label.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Family {
+    /// Its name. That of the counters of it is `prefix` and the value.
+    pub name: &'static str,
+    /// The label.
+    pub label: &'static str,
+    /// With what the names of its counters begin.
+    pub prefix: &'static str,
+    /// What it says, in one sentence.
+    pub about: &'static str,
+}
+
+static ENDED: Family =
+    Family { name: "calls_ended", label: "outcome", prefix: "calls_", about: "Calls that had their end, by how." };
+static REFUSED: Family = Family {
+    name: "requests_refused",
+    label: "reason",
+    prefix: "refused_",
+    about: "Requests that were refused, by why.",
+};
+static RESUMES: Family =
+    Family { name: "resumes", label: "outcome", prefix: "resumes_", about: "Resumes, by what became of them." };
+static CLOSES: Family = Family {
+    name: "connections_closed",
+    label: "reason",
+    prefix: "closes_",
+    about: "Connections that were closed here, by why.",
+};
+
 /// One thing that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
@@ -60,6 +93,8 @@ pub struct Counter {
     pub unit: &'static str,
     /// What several processes have together.
     pub across: Across,
+    /// What it is one of.
+    pub family: Option<&'static Family>,
     /// What it says, in one sentence.
     pub about: &'static str,
 }
@@ -67,10 +102,13 @@ pub struct Counter {
 macro_rules! counters {
     (
         gauges { $($(#[doc = $now_about:literal])+ $now:ident: $now_unit:literal, $across:ident;)* }
-        counters { $($(#[doc = $about:literal])+ $name:ident: $unit:literal;)* }
+        counters { $($(#[doc = $about:literal])+ $name:ident: $unit:literal $(of $family:ident)?;)* }
     ) => {
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),* }
+        pub(crate) struct Counters {
+            pub(crate) durations: DurationCounters,
+            $(pub(crate) $name: AtomicU64),*
+        }
 
         /// What an engine did since it was made, and what it holds now. [`entries`](Self::entries) names each.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,11 +116,14 @@ macro_rules! counters {
         pub struct Stats {
             $($(#[doc = $now_about])+ pub $now: u64,)*
             $($(#[doc = $about])+ pub $name: u64,)*
+            /// How long calls took, by their outcome.
+            pub durations: Durations,
         }
 
         impl Counters {
             pub(crate) fn read(&self) -> Stats {
-                Stats { $($name: self.$name.load(Ordering::Relaxed),)* ..Stats::default() }
+                let durations = self.durations.read();
+                Stats { durations, $($name: self.$name.load(Ordering::Relaxed),)* ..Stats::default() }
             }
         }
 
@@ -93,6 +134,7 @@ macro_rules! counters {
                 kind: Kind::Gauge,
                 unit: $now_unit,
                 across: Across::$across,
+                family: None,
                 about: concat!($($now_about),+).trim_ascii(),
             },)*
             $(Counter {
@@ -100,6 +142,7 @@ macro_rules! counters {
                 kind: Kind::Counter,
                 unit: $unit,
                 across: Across::Sum,
+                family: counters!(@family $($family)?),
                 about: concat!($($about),+).trim_ascii(),
             },)*
         ];
@@ -112,21 +155,28 @@ macro_rules! counters {
             ///
             /// let engine = Engine::new(Options::default());
             /// for (counter, value) in engine.stats().entries() {
-            ///     let (name, kind) = (counter.name, counter.kind.as_str());
-            ///     println!("# HELP tailrope_{name} {}\n# TYPE tailrope_{name} {kind}\ntailrope_{name} {value}", counter.about);
+            ///     println!("{value} {}: {}", counter.unit, counter.about);
             /// }
             /// ```
             pub fn entries(&self) -> impl Iterator<Item = (&'static Counter, u64)> + use<> {
                 COUNTERS.iter().zip([$(self.$now,)* $(self.$name,)*])
             }
+
+            fn entries_mut(&mut self) -> impl Iterator<Item = (&'static Counter, &mut u64)> {
+                COUNTERS.iter().zip([$(&mut self.$now,)* $(&mut self.$name,)*])
+            }
         }
     };
+    (@family) => { None };
+    (@family $family:ident) => { Some(&$family) };
 }
 
 counters! {
     gauges {
         /// Sessions that are open here and that this process has.
         sessions: "sessions", Sum;
+        /// As many sessions as may be open here: `max_sessions`.
+        sessions_max: "sessions", Sum;
         /// Sessions of other processes that are read here.
         sessions_read: "sessions", Sum;
         /// Calls that run.
@@ -139,6 +189,8 @@ counters! {
         connections: "connections", Sum;
         /// Bytes of events that wait for the event store.
         bytes_waiting: "bytes", Sum;
+        /// As many of them as may wait before calls are refused.
+        bytes_waiting_max: "bytes", Sum;
         /// Whether the event store was reached: 1, or 0 while it is away.
         store_up: "stores", Min;
         /// For how long the event store has been away.
@@ -154,57 +206,57 @@ counters! {
         /// Calls that were begun here: requests of clients in a session.
         calls_begun: "calls";
         /// Calls that ended with a result of their handler.
-        calls_result: "calls";
+        calls_result: "calls" of ENDED;
         /// Calls that ended with a result that says that the tool failed.
-        calls_tool_error: "calls";
+        calls_tool_error: "calls" of ENDED;
         /// Calls that ended with an error of their handler.
-        calls_error: "calls";
+        calls_error: "calls" of ENDED;
         /// Calls that their clients cancelled.
-        calls_cancelled: "calls";
+        calls_cancelled: "calls" of ENDED;
         /// Calls that ended because their client did not come back for `max_detached_ms`.
-        calls_client_gone: "calls";
+        calls_client_gone: "calls" of ENDED;
         /// Calls that ended because the server stopped.
-        calls_drained: "calls";
+        calls_drained: "calls" of ENDED;
         /// Calls that ended because the process that ran them was gone, or was taken for gone.
-        calls_owner_gone: "calls";
+        calls_owner_gone: "calls" of ENDED;
         /// Calls whose response the event store did not take, or of which it lost events.
-        calls_store_refused: "calls";
+        calls_store_refused: "calls" of ENDED;
         /// Calls whose response was larger than the server keeps, or whose retention was over.
-        calls_limit: "calls";
+        calls_limit: "calls" of ENDED;
         /// Calls that ended with their session.
-        calls_session_ended: "calls";
+        calls_session_ended: "calls" of ENDED;
         /// Requests that were refused: the request is not as it must be (400, 405, 406, 413, 415).
-        refused_bad_request: "requests";
+        refused_bad_request: "requests" of REFUSED;
         /// Requests that were refused: the host or the origin is not served (403).
-        refused_forbidden: "requests";
+        refused_forbidden: "requests" of REFUSED;
         /// Requests that were refused: nobody can tell whose request it is (500).
-        refused_unidentified: "requests";
+        refused_unidentified: "requests" of REFUSED;
         /// Requests that were refused: code around the session failed (500).
-        refused_internal: "requests";
+        refused_internal: "requests" of REFUSED;
         /// Requests that were refused: there is no such session for this user (404).
-        refused_unknown_session: "requests";
+        refused_unknown_session: "requests" of REFUSED;
         /// Requests that were refused: the session has ended (404).
-        refused_ended_session: "requests";
+        refused_ended_session: "requests" of REFUSED;
         /// Requests that were refused: the event id names nothing that can be resumed (400).
-        refused_unknown_cursor: "requests";
+        refused_unknown_cursor: "requests" of REFUSED;
         /// Requests that were refused: a request with this id is running (400).
-        refused_duplicate_id: "requests";
+        refused_duplicate_id: "requests" of REFUSED;
         /// Requests that were refused: as many requests of the session run as may: `max_requests_per_session` (429).
-        refused_too_many_requests: "requests";
+        refused_too_many_requests: "requests" of REFUSED;
         /// Requests that were refused: as many sessions are open as may, and none is idle: `max_sessions`, `max_sessions_per_principal` (503).
-        refused_too_many_sessions: "requests";
+        refused_too_many_sessions: "requests" of REFUSED;
         /// Requests that were refused: the server is stopping (503).
-        refused_stopping: "requests";
+        refused_stopping: "requests" of REFUSED;
         /// Requests that were refused: the event store gives no sign, so another process may have the session (503).
-        refused_store_silent: "requests";
+        refused_store_silent: "requests" of REFUSED;
         /// Requests that were refused: too much waits for the event store (503).
-        refused_store_behind: "requests";
+        refused_store_behind: "requests" of REFUSED;
         /// Requests that were refused: the event store cannot say now whether there is such a session or task (503).
-        refused_store_unread: "requests";
+        refused_store_unread: "requests" of REFUSED;
         /// Requests that were refused: the request does not get to the process that has the session (503).
-        refused_not_relayed: "requests";
+        refused_not_relayed: "requests" of REFUSED;
         /// Requests that were refused: the request may run, and its answer cannot be given (504).
-        refused_answer_unknown: "requests";
+        refused_answer_unknown: "requests" of REFUSED;
         /// Sessions that were opened.
         sessions_opened: "sessions";
         /// Sessions that ended before their idle time, for a newer one of the same principal.
@@ -226,13 +278,13 @@ counters! {
         /// Messages whose request had its end already, or is answered in JSON.
         messages_late: "messages";
         /// Resumes that continue a stream.
-        resumes_accepted: "connections";
+        resumes_accepted: "connections" of RESUMES;
         /// Resumes at the terminal: nothing was left.
-        resumes_complete: "connections";
+        resumes_complete: "connections" of RESUMES;
         /// Resumes that were not possible and were answered with an error for their request.
-        resumes_lost: "connections";
+        resumes_lost: "connections" of RESUMES;
         /// Resumes that were refused with a status.
-        resumes_refused: "connections";
+        resumes_refused: "connections" of RESUMES;
         /// Gaps that were announced.
         gaps: "gaps";
         /// Positions missing in those gaps.
@@ -244,19 +296,19 @@ counters! {
         /// Streams whose stored events the store lost.
         logs_lost: "streams";
         /// Connections that ended because their stream was complete.
-        closes_complete: "connections";
+        closes_complete: "connections" of CLOSES;
         /// Connections that the host closed.
-        closes_asked: "connections";
+        closes_asked: "connections" of CLOSES;
         /// Polled connections that were closed after their time.
-        closes_polled: "connections";
+        closes_polled: "connections" of CLOSES;
         /// Connections closed at their age or byte limit.
-        closes_limit: "connections";
+        closes_limit: "connections" of CLOSES;
         /// Connections closed by a drain.
-        closes_drain: "connections";
+        closes_drain: "connections" of CLOSES;
         /// Connections closed because the store could not be read.
-        closes_fault: "connections";
+        closes_fault: "connections" of CLOSES;
         /// Connections closed with their session.
-        closes_ended: "connections";
+        closes_ended: "connections" of CLOSES;
         /// Connections that the client or the network ended.
         connections_lost: "connections";
         /// Answers to questions that an owner before this one asked: nobody waits for them.
@@ -278,13 +330,41 @@ counters! {
     }
 }
 
+impl Stats {
+    /// What several engines of one process have together. Of those that share a store one says what that holds.
+    pub fn of_all<'a>(engines: impl IntoIterator<Item = &'a Engine>) -> Self {
+        let mut total: Option<Self> = None;
+        let mut before: Vec<&Engine> = Vec::new();
+        for engine in engines {
+            let stats = engine.stats();
+            let is_counted = before.iter().any(|other| Arc::ptr_eq(&other.0.store, &engine.0.store));
+            before.push(engine);
+            let Some(total) = &mut total else {
+                total = Some(stats);
+                continue;
+            };
+            total.durations.add(&stats.durations);
+            for ((counter, sum), (_, value)) in total.entries_mut().zip(stats.entries()) {
+                match counter.across {
+                    Across::Max => *sum = value.max(*sum),
+                    Across::Min => *sum = value.min(*sum),
+                    Across::Stores if is_counted => {}
+                    Across::Sum | Across::Stores => *sum += value,
+                }
+            }
+        }
+        // No store is away of a process without engines.
+        total.unwrap_or_else(|| Self { store_up: 1, ..Self::default() })
+    }
+}
+
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 
     /// A call has ended so. One that was refused is counted with its request.
-    pub(crate) fn ended(&self, outcome: Outcome, calls: u64) {
+    pub(crate) fn ended(&self, outcome: Outcome, duration_ms: Option<u64>) {
         let counter = match outcome {
             Outcome::Refused => return,
             Outcome::Result => &self.calls_result,
@@ -298,7 +378,10 @@ impl Counters {
             Outcome::Limit => &self.calls_limit,
             Outcome::SessionEnded => &self.calls_session_ended,
         };
-        Self::add(counter, calls);
+        Self::add(counter, 1);
+        if let Some(ms) = duration_ms {
+            self.durations.add(outcome, ms);
+        }
     }
 
     /// A request was refused for this reason.

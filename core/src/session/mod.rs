@@ -65,8 +65,8 @@ pub struct Session {
     outside: BTreeMap<RequestId, (Asked, Ms)>,
     /// The requests that have had their end, until somebody takes note of it.
     over: SmallVec<[Box<Record>; 1]>,
-    /// How many others ended well.
-    results: u32,
+    /// When others began that ended well.
+    results: SmallVec<[Ms; 1]>,
     records_results: bool,
     /// Why the calls have ended that end with the session.
     ends_because: Outcome,
@@ -106,7 +106,7 @@ impl Session {
             in_flight: BTreeMap::new(),
             outside: BTreeMap::new(),
             over: SmallVec::new(),
-            results: 0,
+            results: SmallVec::new(),
             records_results: false,
             ends_because: Outcome::SessionEnded,
             questions: BTreeMap::new(),

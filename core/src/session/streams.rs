@@ -318,7 +318,7 @@ impl Session {
         let Some(stream) = self.streams.get(&nonce) else { return };
         if let Some((id, asked, outcome)) = stream.requests.answered(token) {
             if outcome == Outcome::Result && !self.records_results {
-                self.results += 1;
+                self.results.push(stream.begun);
                 return;
             }
             self.over.push(Box::new(stream.record(nonce, id.clone(), asked.clone(), outcome)));
@@ -346,7 +346,7 @@ impl Session {
         let outcome = end.map_or_else(|| Outcome::of_response(payload), |end| self.outcome(end));
         if let Some((asked, begun)) = self.outside.remove(id) {
             if outcome == Outcome::Result && !self.records_results {
-                self.results += 1;
+                self.results.push(begun);
                 return;
             }
             let counts = Counts { connections: 1, ..Counts::default() };
@@ -356,8 +356,8 @@ impl Session {
     }
 
     /// The requests that have had their end since this was asked last.
-    /// Of those that ended well only their number, unless [each has a record](Self::record_results).
-    pub fn take_over(&mut self) -> (u32, SmallVec<[Box<Record>; 1]>) {
+    /// Of those that ended well only when they began, unless [each has a record](Self::record_results).
+    pub fn take_over(&mut self) -> (SmallVec<[Ms; 1]>, SmallVec<[Box<Record>; 1]>) {
         (std::mem::take(&mut self.results), std::mem::take(&mut self.over))
     }
 

@@ -2,7 +2,7 @@
 // (tests/servers/python/control.py).
 import { readdirSync, readFileSync } from 'node:fs';
 
-import { drain, stats } from 'tailrope/mcp';
+import { drain, metricsEndpoint, stats } from 'tailrope/mcp';
 
 import { Late } from '../../node/kit/raw.mjs';
 import { forgetMarks, gate, marked, marks, open } from './control.mjs';
@@ -88,6 +88,10 @@ export function controlled(made) {
         await gate(slowAuth);
       }
       await made.listener(req, res);
+      return;
+    }
+    if (pathname === '/ctl/metrics') {
+      metricsEndpoint(req, res);
       return;
     }
     const parts = await req.toArray();

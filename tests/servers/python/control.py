@@ -155,6 +155,11 @@ def controlled(app: App) -> App:
                     await CONTROL.gate(slow_auth.decode())
             await app(scope, receive, send)
             return
+        if scope["path"] == "/ctl/metrics":
+            import tailrope
+
+            await tailrope.metrics_endpoint(scope, receive, send)
+            return
         body = b""
         while True:
             part = await receive()

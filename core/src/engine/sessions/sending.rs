@@ -25,7 +25,7 @@ const AHEAD_EVENTS: usize = 128;
 /// Bytes of these events.
 const AHEAD_BYTES: usize = 256 << 10;
 /// Bytes that may be unanswered in one engine. With more, nothing further is taken.
-const MAX_UNANSWERED: u64 = 64 << 20;
+pub(crate) const MAX_UNANSWERED: u64 = 64 << 20;
 
 impl Cell {
     fn drops(&self, is_progress: bool) -> bool {

@@ -30,6 +30,7 @@ use axum::middleware::{self, Next};
 use axum::routing::any;
 use serde_json::Value;
 use tailrope_core::log_lines::{Line, LineSink, send_lines};
+use tailrope_server::Metrics;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -135,8 +136,12 @@ async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
         .filter(|_| flavor == "rmcp")
         .and_then(|engine| engine.options().patience_ms())
         .unwrap_or_default();
+    let metrics = Metrics::of(engine.clone());
     let ctl = Arc::new(Ctl { lab, engine, serving: serving.clone() });
-    let app = mcp.layer(counted).route("/ctl/{*path}", any(ctl::answer).with_state(ctl));
+    let app = mcp
+        .layer(counted)
+        .route("/ctl/{*path}", any(ctl::answer).with_state(ctl))
+        .route_service("/ctl/metrics", metrics);
     if flavor == "tower-front" {
         return serve_behind(app, listener, port, &serving, &options).await.map_err(|error| error.to_string());
     }
