@@ -81,14 +81,14 @@ impl Log {
         if pages < self.looks_at.saturating_sub(LOOK_PAGES) {
             self.looks_at = LOOK_PAGES;
         }
-        let due = if pages >= self.looks_at {
+        let looks = pages >= self.looks_at;
+        if looks {
             self.looks_at = pages + LOOK_PAGES;
-            // All that is in the log may need as much room again in the database.
-            ((self.room)() < 2 * PAGE_BYTES * u64::from(pages)).then_some(Due::Cut)
-        } else {
-            None
-        };
-        if let Some(due) = due.or((pages >= self.asked_at + EVERY_PAGES).then_some(Due::Shorten)) {
+        }
+        // All that is in the log may need as much room again in the database.
+        let is_tight = looks && (self.room)() < 2 * PAGE_BYTES * u64::from(pages);
+        if is_tight || pages >= self.asked_at + EVERY_PAGES {
+            let due = if is_tight { Due::Cut } else { Due::Shorten };
             self.asked_at = pages;
             // Where it was asked to be shortened before, that is still to be done.
             let _ = self.due.try_send(due);
