@@ -30,12 +30,14 @@ impl Change<'_> {
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = self.state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
-                let is_handed_over = self.is_handed_over(nonce);
-                let text = match kind.is_response() {
-                    true => "event not stored: its call gets an error instead of its response",
-                    false => "event not stored: no client gets it, and its sender is told",
-                };
-                if !is_handed_over {
+                if kind.is_response() && self.is_handed_over(nonce) {
+                    log_later!(self, WARN, of nonce, [error = error.clone()], %error,
+                        "response not stored: its client gets it once, and cannot resume it");
+                } else {
+                    let text = match kind.is_response() {
+                        true => "event not stored: its call gets an error instead of its response",
+                        false => "event not stored: no client gets it, and its sender is told",
+                    };
                     log_later!(self, ERROR, of nonce, [error = error.clone()], %error, "{text}");
                 }
                 let end = match error {

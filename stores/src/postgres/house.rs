@@ -67,9 +67,8 @@ impl House {
     }
 
     async fn beat(&mut self, client: &Arc<Client>) -> Result<(), Error> {
-        let (context, given) = (&self.context, Instant::now());
-        let row = client.query_typed_one(&context.statements.beat, &[(&context.owner, Type::INT8)]).await?;
-        context.pulse.answered(given);
+        let context = &self.context;
+        let row = context.beat(client).await?;
         lock(&self.context.book).others = tally(&row);
         let (others, beats): (Vec<i64>, Vec<i64>) = (row.get(4), row.get(5));
         for session in row.get::<_, Vec<&[u8]>>(6) {

@@ -43,6 +43,10 @@ async fn apply(
     batch: &[Op],
     encoded: &Encoded<'_>,
 ) -> Result<Vec<Row>, Error> {
+    if context.pulse.is_cut_off() {
+        // The server is back. Calls are refused until it has a sign of life: that goes first.
+        let _ = context.beat(client).await;
+    }
     let lane = i32::try_from(lane).unwrap_or(i32::MAX);
     let (clock, again) = (context.clock(), batch.iter().any(|op| op.is_unsure));
     let waits_for_disk = context.waits_for_disk || batch.iter().any(|op| op.ask.is_claim());

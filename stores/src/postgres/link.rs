@@ -17,7 +17,8 @@ use crate::address::not_reached;
 
 /// Pauses between attempts.
 const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(2);
+/// As that of Redis: until then calls are refused, though the server is back.
+const LONGEST: Duration = Duration::from_millis(800);
 
 /// Says what an error is, without its details: they may repeat what was sent. A connection on which something was sent and
 /// may be done is of no use any more.

@@ -40,6 +40,7 @@ use tailrope_core::store::{
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error, Row};
 
 use usage::Book;
 use wake::Wake;
@@ -141,6 +142,14 @@ impl Context {
             statements: Statements::new(&address.namespace),
             namespace: address.namespace.clone(),
         }
+    }
+
+    /// A sign of life. Returns what the database tells with it.
+    async fn beat(&self, client: &Client) -> Result<Row, Error> {
+        let given = Instant::now();
+        let row = client.query_typed_one(&self.statements.beat, &[(&self.owner, Type::INT8)]).await?;
+        self.pulse.answered(given);
+        Ok(row)
     }
 
     /// The database has this beat of an owner, or none. Returns for how many milliseconds it is known to give no sign.

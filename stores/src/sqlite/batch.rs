@@ -12,7 +12,7 @@ use tailrope_core::store::{
     StoreError, StreamKey, Verdict,
 };
 
-use super::{Context, EVENT_OVERHEAD, LOG_OVERHEAD, reader};
+use super::{Context, EVENT_OVERHEAD, LOG_OVERHEAD, reader, schema};
 
 /// Refused for its own sake, or done. An error of SQLite fails the transaction.
 pub(super) type Reply<T> = std::result::Result<T, StoreError>;
@@ -90,6 +90,8 @@ pub(super) struct Batch<'a> {
     pub(super) written: Vec<(i64, i64)>,
     /// Retention removed as much as one transaction may: there may be more.
     pub(super) is_more_over: bool,
+    /// What would fill the disk is refused.
+    pub(super) is_disk_full: bool,
     rows: HashMap<StreamKey, Option<Row>>,
     sessions: HashMap<Arc<str>, Option<Session>>,
     /// Sessions whose logs changed, and by what their `bytes` did.
@@ -99,13 +101,19 @@ pub(super) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub(super) fn new(db: &'a Connection, context: &'a Context, now: i64) -> Self {
         let (totals, written, rows, sessions, growth) = Default::default();
-        Self { db, context, now, totals, written, is_more_over: false, rows, sessions, growth }
+        Self { db, context, now, totals, written, is_more_over: false, is_disk_full: false, rows, sessions, growth }
     }
 
     /// Does an operation that changes something. What has no answer has no outcome.
     pub(super) fn perform(&mut self, op: &Op) -> Result<Option<Outcome>> {
         let session = &op.session;
         let key = |nonce| StreamKey { session: Arc::clone(session), nonce };
+        if self.is_disk_full && op.ask.grows() && !op.is_unsure {
+            return Ok(op
+                .ticket
+                .as_ref()
+                .map(|ticket| Outcome::failed(ticket.operation, StoreError::Failed(schema::DISK_FULL.to_owned()))));
+        }
         match &op.ask {
             Ask::Hold(hold) => return Ok(Some(Outcome::Held(self.hold(session, hold)?))),
             Ask::Append { nonce, epoch, append } => {

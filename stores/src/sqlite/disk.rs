@@ -41,6 +41,20 @@ pub(super) fn of(folder: &Path) -> Disk {
     in_mounts(&mounts, &folder)
 }
 
+/// How many bytes a file in this folder can have at most, where the system says it.
+#[cfg(unix)]
+pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
+    // A file system without a size says nothing of its room either.
+    let disk = rustix::fs::statvfs(folder).ok().filter(|disk| disk.f_blocks > 0)?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// The same where no system says it.
+#[cfg(not(unix))]
+pub(super) fn free_bytes(_folder: &Path) -> Option<u64> {
+    None
+}
+
 fn in_mounts(mounts: &str, folder: &Path) -> Disk {
     let mount = |line: &str| {
         let (before, after) = line.split_once(" - ")?;

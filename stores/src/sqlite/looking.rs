@@ -71,10 +71,10 @@ impl Looking {
         let bytes = |path: &Path| std::fs::metadata(path).ok().and_then(|file| i64::try_from(file.len()).ok());
         facts.add_known("file_bytes", bytes(&self.path));
         facts.add_known("wal_bytes", bytes(&beside(&self.path, "-wal")));
+        let free = disk::free_bytes(self.folder()).and_then(|bytes| i64::try_from(bytes).ok());
+        facts.add_known("disk_free_bytes", free);
         #[cfg(unix)]
         {
-            let free = |disk: rustix::fs::StatVfs| i64::try_from(disk.f_bavail.saturating_mul(disk.f_frsize)).ok();
-            facts.add_known("disk_free_bytes", rustix::fs::statvfs(self.folder()).ok().and_then(free));
             let mode = std::fs::metadata(&self.path).map(|file| std::os::unix::fs::MetadataExt::mode(&file));
             facts.add_known("is_private", mode.ok().map(|mode| mode & 0o077 == 0));
             // SQLite makes files beside it.

@@ -28,7 +28,7 @@ use tailrope_core::store::parts::{Backend, Mailbox, Pulse, Queued, Threads};
 use tailrope_core::store::{Durability, Limits, StoreOptions, Usage, WallClock, Watcher};
 
 use beat::{Beats, Others};
-use checkpoint::Log;
+use checkpoint::{Log, Room};
 pub use forks::Forking;
 use forks::{Link, lock};
 pub(crate) use looking::Looking;
@@ -98,6 +98,12 @@ pub struct SqliteFile {
 /// [`OpenError`] when the path is wrong or cannot be written, when the file is not ours, damaged
 /// or of another version.
 pub fn open(path: &Path, options: &StoreOptions) -> Result<SqliteStore, OpenError> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let folder = absolute.parent().unwrap_or(&absolute).to_owned();
+    open_with(path, options, Box::new(move || disk::free_bytes(&folder).unwrap_or(u64::MAX)))
+}
+
+fn open_with(path: &Path, options: &StoreOptions, room: Room) -> Result<SqliteStore, OpenError> {
     let shown = crate::shown_address(&format!("sqlite:{}", path.display()));
     let StoreOptions { limits, owner_lost_ms, durability, .. } = *options;
     let mut owner = [0; 8];
@@ -122,11 +128,11 @@ pub fn open(path: &Path, options: &StoreOptions) -> Result<SqliteStore, OpenErro
     let (reading, shortening, looking) = (reader()?, reader()?, reader()?);
     let (usage, watching) = (Arc::default(), Arc::<Watching>::default());
     let mailbox = Arc::new(Mailbox::new(schema::BUSY, CLOSING));
-    let (log, is_due) = Log::new();
+    let (log, is_due) = Log::new(room);
     let shared = || (Arc::clone(&mailbox), Arc::clone(&watching), Arc::clone(&context));
     let ((for_writer, ..), (for_reader, _, reads), (_, watched, looks)) = (shared(), shared(), shared());
     let backend = SqliteFile { usage: Arc::clone(&usage), watching, pulse };
-    let writer = Writer { file, context, beats, log, usage, is_more_over: false };
+    let writer = Writer { file, context, beats, log, usage, is_more_over: false, has_no_room: None };
     let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
         thread.map_err(|error| OpenError::new(&shown, format!("no thread for it: {error}")))
@@ -173,5 +179,41 @@ impl Backend for SqliteFile {
     /// Where the process is about to fork they go on after that, which may need what the caller holds.
     fn may_wait(&self) -> bool {
         !forks::is_forking()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use tailrope_core::store::contract::{Caller, progress};
+    use tailrope_core::store::{EventStore as _, StoreError};
+
+    #[test]
+    fn what_frees_room_has_some_left_on_a_full_disk() {
+        let folder = std::env::temp_dir().join(format!("tailrope-reserve-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let free = Arc::new(AtomicU64::new(u64::MAX));
+        let room = Arc::clone(&free);
+        let room: Room = Box::new(move || room.load(Ordering::SeqCst));
+        let store = open_with(&folder.join("a.db"), &StoreOptions::default(), room).unwrap();
+        let caller = Caller::new(&store, Ms(0));
+        let (mut log, other) = (caller.open("s", 1), caller.open("s", 2));
+        caller.push(&mut log, &[progress("a")]);
+        free.store(300 << 10, Ordering::SeqCst);
+        caller.push(&mut log, &[progress("b")]);
+        let full = Err(StoreError::Failed("the disk is full".to_owned()));
+        assert_eq!(caller.append(&log, 3, &[progress(&"c".repeat(64 << 10))]), full, "it needs more than there is");
+        free.store(0, Ordering::SeqCst);
+        assert_eq!(caller.append(&log, 3, &[progress("c")]), full);
+        assert!(caller.post(&log, b"a message").is_err());
+        assert_eq!(caller.finish(&log, b"the end"), Ok(()), "retention frees it");
+        store.drop_stream(&other.key, caller.epoch);
+        caller.assert_usage("what goes, goes", |usage| usage.streams == 1);
+        free.store(u64::MAX, Ordering::SeqCst);
+        caller.open("s", 3);
+        drop(store);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -112,6 +112,8 @@ INSERT INTO total DEFAULT VALUES;
 /// How long another process may hold the file before an operation fails.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
+pub(super) const DISK_FULL: &str = "the disk is full";
+
 /// Pause before another try.
 const NAP: Duration = Duration::from_micros(500);
 
@@ -161,6 +163,12 @@ fn check_disk(disk: Disk, shown: &str) -> Result<(), OpenError> {
 
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Whether there may have been no room for it: on the disk, within a quota, or within what the process may write.
+pub(super) fn may_lack_room(error: &rusqlite::Error) -> bool {
+    let written = error.sqlite_error().map(|error| error.extended_code);
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull) || written == Some(rusqlite::ffi::SQLITE_IOERR_WRITE)
 }
 
 /// Opens a file for writing that [`open_writer`] has brought to the present form.
@@ -299,7 +307,7 @@ pub(super) fn said(error: &rusqlite::Error) -> String {
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => "it cannot be written".to_owned(),
         Some(ErrorCode::CannotOpen) => "it cannot be opened or created; check its directory's permissions".to_owned(),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process keeps it locked".to_owned(),
-        Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
+        Some(ErrorCode::DiskFull) => DISK_FULL.to_owned(),
         Some(code) => format!("SQLite said {code:?}: {error}"),
         None => error.to_string(),
     }

@@ -10,12 +10,14 @@ use tailrope_core::store::{Durability, Usage};
 
 use super::batch::{Batch, Totals};
 use super::beat::{Beats, say_goodbye};
-use super::checkpoint::Log;
+use super::checkpoint::{self, Due, Log};
 use super::forks::{Link, lock};
 use super::{Context, schema};
 
 /// One transaction.
 const TAKE: Take = Take { changes: true, questions: false, sessions: 256, operations: 256, bytes: 4 << 20 };
+/// Pause before the log's file is cut again, where that has failed.
+const BEFORE_CUT: Duration = Duration::from_millis(500);
 /// Free pages that are given back to the file system at a time.
 const VACUUM_PAGES: u32 = 256;
 
@@ -28,6 +30,8 @@ pub(super) struct Writer {
     pub(super) usage: Arc<Mutex<Usage>>,
     /// Retention has more to remove than one transaction may.
     pub(super) is_more_over: bool,
+    /// When the disk was full, and the log could not be cut.
+    pub(super) has_no_room: Option<Instant>,
 }
 
 impl Writer {
@@ -40,8 +44,16 @@ impl Writer {
             let until = if self.is_more_over { Instant::now() } else { beat_due };
             match mailbox.next_until(&TAKE, Some(until)) {
                 Turn::Batch(batch) => {
-                    let work = |changes: &mut Batch<'_>| batch.iter().map(|op| changes.perform(op)).collect();
-                    match self.transact(batch.iter().any(|op| op.ask.is_claim()), work) {
+                    let is_claim = batch.iter().any(|op| op.ask.is_claim());
+                    // What frees room still has some.
+                    let is_full = self.log.is_disk_full_for(batch.iter().map(|op| op.ask.bytes()).sum());
+                    let done = self.with_room(|writer| {
+                        writer.transact(is_claim, |changes| {
+                            changes.is_disk_full = is_full;
+                            batch.iter().map(|op| changes.perform(op)).collect()
+                        })
+                    });
+                    match done {
                         Ok(outcomes) => mailbox.done(batch, outcomes),
                         Err(error) => mailbox.failed(batch, &fault(&error)),
                     }
@@ -52,7 +64,8 @@ impl Writer {
             // Under load, too: a writer that is busy is alive.
             let given = Instant::now();
             let done = if given >= beat_due {
-                let done = self.live(Ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)));
+                let now = Ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+                let done = self.with_room(|writer| writer.live(now));
                 if done.is_ok() {
                     mailbox.reach.back();
                 }
@@ -60,17 +73,35 @@ impl Writer {
                 done
             } else if self.is_more_over {
                 // A portion between two batches of the callers, for as long as there is more.
-                self.sweep()
+                self.with_room(Self::sweep)
             } else {
                 Ok(())
             };
             if let Err(error) = done {
-                mailbox.reach.lost(&error.to_string());
+                mailbox.reach.lost(&schema::said(&error));
             }
         }
         if let Err(error) = self.file.with(|db, _| say_goodbye(db, &self.context)) {
             tracing::warn!(target: "tailrope", %error, "event store not closed properly");
         }
+    }
+
+    /// Does something, and if the disk is full for it once more, with the room that the log has given back.
+    fn with_room<T>(&mut self, work: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+        match work(self) {
+            Err(error) if schema::may_lack_room(&error) && self.make_room() => work(self),
+            done => done,
+        }
+    }
+
+    /// Moves what is in the log into the database, and cuts the log's file. Where that failed, it is not tried again for a while.
+    fn make_room(&mut self) -> bool {
+        if self.has_no_room.is_some_and(|since| since.elapsed() < BEFORE_CUT) {
+            return false;
+        }
+        let is_done = self.file.with(|db, _| checkpoint::checkpoint(db, Due::Cut)).is_ok();
+        self.has_no_room = (!is_done).then(Instant::now);
+        is_done
     }
 
     /// Does this work in one transaction, or nothing of it. What is a claim is on the disk then.
@@ -149,7 +180,7 @@ mod tests {
     use std::sync::mpsc::Receiver;
 
     use super::*;
-    use crate::sqlite::checkpoint;
+    use crate::sqlite::checkpoint::Room;
     use tailrope_core::store::contract::Caller;
     use tailrope_core::store::parts::Ask;
     use tailrope_core::store::{Epoch, Hold, Limits, StoreOptions, WallClock};
@@ -170,13 +201,17 @@ mod tests {
         }
     }
 
-    fn writer(path: &Path, context: Context) -> (Writer, Receiver<()>) {
+    fn writer(path: &Path, context: Context) -> (Writer, Receiver<Due>) {
+        writer_on(path, context, Box::new(|| u64::MAX))
+    }
+
+    fn writer_on(path: &Path, context: Context, room: Room) -> (Writer, Receiver<Due>) {
         let again = path.to_owned();
         let open = || schema::open_writer(path, Durability::Process, "");
         let file = Link::open(open, move || schema::open_reader(&again)).unwrap();
-        let (beats, (log, is_due)) = (Beats::new(context.owner_lost_ms), Log::new());
+        let (beats, (log, is_due)) = (Beats::new(context.owner_lost_ms), Log::new(room));
         let (context, usage) = (Arc::new(context), Arc::default());
-        (Writer { file, context, beats, log, usage, is_more_over: false }, is_due)
+        (Writer { file, context, beats, log, usage, is_more_over: false, has_no_room: None }, is_due)
     }
 
     #[test]
@@ -186,13 +221,32 @@ mod tests {
         let mut longest = 0;
         for now in (0..86_400_000).step_by(2_500) {
             writer.live(Ms(now)).unwrap();
-            if is_due.try_recv().is_ok() {
-                writer.file.with(|db, _| checkpoint::checkpoint(db)).unwrap();
+            if let Ok(due) = is_due.try_recv() {
+                writer.file.with(|db, _| checkpoint::checkpoint(db, due)).unwrap();
             }
             longest = longest.max(std::fs::metadata(folder.0.join("a.db-wal")).unwrap().len());
             assert!(longest < 4 << 20, "{longest} bytes after {now} ms");
         }
         assert!(longest > 0, "beats are written");
+    }
+
+    #[test]
+    fn a_small_disk_is_not_filled_by_the_log() {
+        let folder = Folder::new("small-disk");
+        let taken = |folder: &Path| {
+            let bytes = |name| std::fs::metadata(folder.join(name)).map_or(0, |file| file.len());
+            bytes("a.db") + bytes("a.db-wal")
+        };
+        let (path, disk) = (folder.0.clone(), 1 << 20);
+        let room: Room = Box::new(move || disk - taken(&path).min(disk));
+        let (mut writer, is_due) = writer_on(&folder.0.join("a.db"), Context::of(1, 10_000), room);
+        for now in (0..2_500_000).step_by(2_500) {
+            writer.live(Ms(now)).unwrap();
+            if let Ok(due) = is_due.try_recv() {
+                writer.file.with(|db, _| checkpoint::checkpoint(db, due)).unwrap();
+            }
+            assert!(taken(&folder.0) < disk, "{} bytes after {now} ms", taken(&folder.0));
+        }
     }
 
     #[test]

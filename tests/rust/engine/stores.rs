@@ -72,31 +72,64 @@ fn f_58_a_store_fault_harms_one_event_and_is_raised_to_its_handler() {
 }
 
 #[test]
-fn f_59_a_response_that_the_store_does_not_take_is_an_error_for_the_client_and_none_for_the_sdk() {
+fn f_59_a_response_that_the_store_does_not_take_goes_to_its_reader_once_and_no_sdk_hears_of_it() {
     for waits in [false, true] {
         let (bench, store) = slow(Options::default());
         let session = bench.session("s", NEW);
-        let connection = call(&session, 1);
+        let (read, detached) = (call(&session, 1), call(&session, 2));
+        let cursors = [&read, &detached].map(|connection| bench.read(connection).last_id());
+        drop(detached);
+        notify(&session, 1, "a").unwrap();
         store.set(waits, !waits);
-        let sent = respond(&session, 1);
-        if waits {
-            assert_eq!(sent, Ok(Sent::Ahead), "the caller has nothing left to do");
-            store.answer(false);
-            store.answer_all();
-            assert!(session.take_outcomes().is_empty());
-        } else {
-            assert_eq!(sent, Ok(Sent::Dropped));
+        for number in [1, 2] {
+            let sent = respond(&session, number);
+            if waits {
+                assert_eq!(sent, Ok(Sent::Ahead), "the caller has nothing left to do");
+                store.answer(false);
+                store.answer_all();
+                assert!(session.take_outcomes().is_empty());
+            } else {
+                assert_eq!(sent, Ok(Sent::Dropped));
+            }
         }
         store.set(false, false);
-        let answered = bench.read(&connection);
-        assert_eq!(answered.frames()[1..], [json!({"tombstone": {"error": -32603, "id": 1}})]);
-        assert!(!answered.text.contains("db.internal"), "I9: no detail of the store");
-        let again = bench.read(&resume(&session, &answered.ids()[0]));
-        assert_eq!(again.frames()[1..], [json!({"tombstone": {"error": -32603, "id": 1}})]);
-        let next = call(&session, 2);
-        assert_eq!(respond(&session, 2), Ok(Sent::Stored));
+        bench.advance(1_000);
+        let answered = bench.read(&read);
+        let want = [json!({"event": 1, "is": "a"}), json!({"tombstone": {"result": 1}})];
+        assert_eq!((&answered.frames()[..], answered.end), (&want[..], Some(CloseReason::Complete)), "waits: {waits}");
+        for (number, cursor) in (1..).zip(&cursors) {
+            let again = bench.read(&resume(&session, cursor));
+            assert_eq!(again.frames().last(), Some(&json!({"tombstone": {"error": -32603, "id": number}})));
+            assert!(!again.text.contains("db.internal"), "I9: no detail of the store");
+        }
+        let last = bench.read(&resume(&session, &answered.last_id()));
+        assert!(last.text.is_empty(), "it has its end: {}", last.text);
+        assert_eq!(bench.engine.stats().events_unstored, 2);
+        let next = call(&session, 3);
+        assert_eq!(respond(&session, 3), Ok(Sent::Stored));
         assert_eq!(bench.read(&next).frames().len(), 2, "F-58: later calls work");
     }
+}
+
+#[test]
+fn f_59_a_response_behind_a_log_that_was_not_made_is_not_handed_over_before_it_is_refused() {
+    let (bench, store) = slow(Options::default());
+    let session = bench.session("s", NEW);
+    call(&session, 2);
+    respond(&session, 2).unwrap();
+    store.set(true, false);
+    let connection = call(&session, 1);
+    read_now(&connection);
+    bench.advance(20);
+    read_now(&connection);
+    respond(&session, 1).unwrap();
+    assert!(store.pending() == 1 && store.answer(false), "the log is not made");
+    store.answer_all();
+    store.set(false, false);
+    bench.advance(1_000);
+    let answered = bench.read(&connection);
+    assert_eq!(answered.frames().last(), Some(&json!({"event": 1, "is": {"result": 1}})), "{}", answered.text);
+    assert_eq!(bench.engine.stats().events_unstored, 0);
 }
 
 #[test]

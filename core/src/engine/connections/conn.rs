@@ -96,7 +96,7 @@ pub(crate) struct Reading {
     pub(crate) instead: bool,
     /// Events that were read for it before it asked, with the position that they follow.
     pub(crate) page: Option<(Seq, Page)>,
-    /// The response, if it is larger than the store takes. This connection gets it all the same, and no other does.
+    /// The response, if the store did not take it. This connection gets it all the same, and no other does.
     pub(crate) unkept: Option<Bytes>,
 }
 

@@ -69,35 +69,36 @@ impl Change<'_> {
     }
 
     pub(crate) fn append_refused(&mut self, nonce: StreamNonce, error: StoreError) {
-        if matches!(error, StoreError::RolledBack | StoreError::Gone) {
-            self.state.wants_stock = true;
-            self.log_lost(nonce, &error);
-        }
-        if let StoreError::TooLarge { bytes, max } = error {
-            self.hand_over(nonce, bytes, max);
+        match error {
+            StoreError::RolledBack | StoreError::Gone => {
+                self.state.wants_stock = true;
+                self.log_lost(nonce, &error);
+            }
+            // The log is another process's, which gives the call its end.
+            StoreError::Fenced => {}
+            _ => self.hand_over(nonce),
         }
         if self.input(nonce, Input::AppendFailed) {
             self.state.errors.insert(nonce, error);
         }
     }
 
-    /// Whether the response of a stream went to its reader without the store.
+    /// Whether the response of a stream goes to its reader without the store.
     pub(crate) fn is_handed_over(&mut self, nonce: StreamNonce) -> bool {
         let reader = self.state.session.stream(nonce).and_then(|stream| stream.machine.connection());
         let reading = reader.and_then(|conn| self.state.conns.get_mut(&conn)?.reading());
         reading.is_some_and(|reading| reading.unkept.is_some())
     }
 
-    /// A response that the store does not take goes to the connection that reads the stream now, if there is one.
-    fn hand_over(&mut self, nonce: StreamNonce, bytes: usize, max: usize) {
+    /// A response that the store did not take goes to the connection that reads the stream now, if there is one. The store has
+    /// all that comes before it.
+    fn hand_over(&mut self, nonce: StreamNonce) {
         let Some(stream) = self.state.session.stream(nonce).filter(|stream| stream.has_one_response()) else { return };
         let machine = &stream.machine;
-        let response = machine.waiting().next().filter(|event| event.kind == EventKind::Terminal);
+        let response = machine.asked().next().filter(|event| event.kind == EventKind::Terminal);
         let reader = machine.connection().and_then(|conn| self.state.conns.get_mut(&conn)?.reading());
         if let (Some(response), Some(reader)) = (response, reader) {
             reader.unkept = Some(response.payload.clone());
-            log_later!(self, WARN, of nonce, [], bytes, max,
-                "the response is larger than max_event_bytes: it is sent once, and cannot be resumed");
         }
     }
 }

@@ -91,8 +91,18 @@ impl Ask {
         }
     }
 
+    /// Whether it takes room, and frees none: the end of a log counts as what frees it later.
+    pub fn grows(&self) -> bool {
+        match self {
+            Self::Hold(hold) => hold.seen.is_none(),
+            Self::Append { append, .. } => append.end.is_none(),
+            Self::Attach(attach) => attach.message.is_some(),
+            _ => false,
+        }
+    }
+
     /// Of payloads.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         match self {
             Self::Append { append, .. } => append.bytes(),
             Self::Attach(attach) => attach.message.as_ref().map_or(0, Message::bytes),

@@ -25,8 +25,13 @@ struct Process {
 
 impl Process {
     fn start(test: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start_by(Command::new(std::env::current_exe().unwrap()), test, variables)
+    }
+
+    /// The same by a command that runs what follows it.
+    fn start_by(mut command: Command, test: &str, variables: &[(&str, &str)]) -> Self {
         let (_crate, module) = module_path!().split_once("::").expect("it is a module of the program");
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = command
             .args(["--exact", &format!("{module}::{test}"), "--ignored", "--nocapture", "--test-threads=1"])
             .envs(variables.iter().map(|(name, value)| (format!("TAILROPE_TEST_{name}"), value)))
             .stdin(Stdio::piped())
@@ -225,6 +230,24 @@ fn what_was_acknowledged_survives_a_kill_of_its_process() {
         }
         assert_eq!(store.usage().streams, 0, "nothing was written here yet");
     }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_log_that_may_not_grow_starts_over() {
+    let folder = Folder::new();
+    let file = folder.path("a.db");
+    // So many blocks of 512 bytes a file of it may have. A log that is not cut has more after 100 events.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 1024; exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
+    let events = 400;
+    let variables = [("FILE", file.to_str().unwrap()), ("SESSION", "s"), ("EVENTS", &events.to_string())];
+    let mut writer = Process::start_by(command, "write_as_a_process", &variables);
+    let last = std::iter::from_fn(|| writer.next()).last();
+    assert_eq!(last, Some(events), "every event is stored");
+    assert!(writer.child.wait().unwrap().success());
+    let store = at(&file, &StoreOptions::default());
+    written("s", events).assert_stored(&Caller::new(&store, Ms(0)), 0, "I2");
 }
 
 #[test]
