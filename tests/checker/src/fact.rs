@@ -75,7 +75,7 @@ pub enum By {
 pub enum Why {
     /// The request was cancelled.
     Cancelled,
-    /// The response could not be stored.
+    /// The response could not be stored: the connection that reads the stream gets it all the same, others an error.
     Unstored,
     /// Nobody knows whether the store took the response: it may show up after the error.
     Unheard,
@@ -94,7 +94,7 @@ pub enum Why {
 impl Why {
     /// Whether a request may be seen to end in two ways.
     pub fn permits_two_ends(self) -> bool {
-        self == Self::Unheard || self.permits_loss()
+        matches!(self, Self::Unheard | Self::Unstored) || self.permits_loss()
     }
 
     /// Whether events may be missing, too.

@@ -227,13 +227,14 @@ impl Checker {
 
     /// I1: where an event comes from.
     fn check_source(&mut self, at: usize, stream: usize, place: Place) {
+        let is_handed_over = place == END && self.gone(stream).unstored;
         let stream = &mut self.streams[stream];
         let event = stream.event_mut(place);
         event.seen = true;
         let (emitted, kept) = (event.emitted.is_some(), event.kept);
         if !emitted {
             self.blame("I1", at, Some(place), "it was never emitted".to_owned());
-        } else if self.tells_kept && !kept {
+        } else if self.tells_kept && !kept && !is_handed_over {
             self.blame("I1", at, Some(place), "it was sent before the store had it".to_owned());
         }
     }
