@@ -1,5 +1,5 @@
 // What is counted on this thread, and whether it can serve.
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import { Engine, type Store as NativeStore } from './native.mjs';
 import { countingRuntime, living } from './runtime.mjs';
@@ -83,6 +83,26 @@ export function readyz(_request?: unknown, response?: ServerResponse): Response 
     return new Response(body, { status, headers: HEADERS });
   }
   response.writeHead(status, HEADERS);
+  response.end(body);
+  return undefined;
+}
+
+/**
+ * Answers operators: a page that shows the sessions, calls, connections and tasks of this thread while they run. No payload is on
+ * it, but who calls what: put it behind your own authentication. A listener of Node's `http`, and of Express; without a response
+ * it returns one, for handlers in the manner of `fetch`.
+ */
+export function live(request: IncomingMessage, response: ServerResponse): void;
+export function live(request: Request): Response;
+export function live(request: IncomingMessage | Request, response?: ServerResponse): Response | undefined {
+  const { method = 'GET', url = '' } = request;
+  const [, query] = url.split('#', 1)[0]?.split(/\?(.*)/s) ?? [];
+  const engines = [...living()].map(({ engine }) => engine);
+  const { status, headers, body } = Engine.liveAnswer(method, query, engines);
+  if (response === undefined) {
+    return new Response(body, { status, headers });
+  }
+  response.writeHead(status, headers);
   response.end(body);
   return undefined;
 }

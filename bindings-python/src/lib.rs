@@ -46,7 +46,7 @@ mod _native {
     #[pymodule_export]
     use crate::convert::error_codes;
     #[pymodule_export]
-    use crate::engine::{Engine, health_json};
+    use crate::engine::{Engine, health_json, live_answer};
     #[pymodule_export]
     use crate::fork::{before_fork, forked};
     #[pymodule_export]

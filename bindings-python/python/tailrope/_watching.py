@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from tailrope._native import Engine, health_json
+from tailrope._native import Engine, health_json, live_answer
 from tailrope._runtime import runtimes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping, Sequence
     from typing import Any
 
 Condition = Literal["ok", "degraded", "unavailable"]
@@ -84,6 +84,19 @@ def health() -> Health:
     return told
 
 
+async def _answer(
+    scope: MutableMapping[str, Any],
+    send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    status: int,
+    headers: Sequence[tuple[str, str]],
+    text: str,
+) -> None:
+    body = text.encode()
+    raw = [(name.encode(), value.encode()) for name, value in (*headers, ("content-length", str(len(body))))]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
 class _Readyz:
     """An ASGI app for load balancers: status 200 while this process serves, 503 while requests should go elsewhere,
     with `health()` as JSON. Mount it, give it to a `Route`, or return it from a custom route."""
@@ -97,14 +110,26 @@ class _Readyz:
         if scope["type"] != "http":
             return
         status, text = _told()
-        body = text.encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"cache-control", b"no-store"),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await _answer(scope, send, status, [("content-type", "application/json"), ("cache-control", "no-store")], text)
+
+
+class _Live:
+    """An ASGI app for operators: a page that shows the sessions, calls, connections and tasks of this process while
+    they run. No payload is on it, but who calls what: put it behind your own authentication. Mount it, give it to a
+    `Route`, or return it from a custom route."""
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        if scope["type"] != "http":
+            return
+        engines = [engine for runtime in runtimes() if (engine := runtime.watched()) is not None]
+        query = scope.get("query_string", b"").decode("latin-1")
+        await _answer(scope, send, *live_answer(scope["method"], query, engines))
 
 
 readyz = _Readyz()
+live = _Live()

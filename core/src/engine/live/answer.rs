@@ -26,7 +26,7 @@ pub struct LiveAnswer {
 /// The answer to a request with this method and this query. `snapshots` gives those of the engines of the process: see
 /// [`Engine::live_snapshot`](crate::engine::Engine::live_snapshot).
 ///
-/// Whoever may send such a request sees who calls what, so a host lets only operators do that.
+/// Its sender sees who calls what, so a host lets only operators send it.
 pub fn live_answer(method: &str, query: Option<&str>, snapshots: impl FnOnce() -> Vec<String>) -> LiveAnswer {
     let answer = |status, content_type: &str, body: String| LiveAnswer {
         status,
