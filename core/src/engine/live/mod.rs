@@ -70,7 +70,7 @@ impl Change<'_> {
         let live = &self.cell.shared.live;
         if live.is_watched(self.now) {
             let session = crate::sync::Arc::clone(&self.cell.name);
-            let user = self.state.shown_user().cloned();
+            let user = self.state.shown_user();
             lock(&live.trails).ended(Ended { at: self.now, session, user, record: record.clone() });
         }
     }

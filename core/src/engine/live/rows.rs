@@ -152,7 +152,7 @@ impl Rows {
     pub(super) fn add(&mut self, cell: &Cell, state: &State) {
         let is_of_another = cell.is_elsewhere();
         let session = &state.session;
-        let user = || state.shown_user().cloned();
+        let user = || state.shown_user();
         for (nonce, stream) in session.streams() {
             let read = Read::of(stream);
             let Some(request) = running(stream, is_of_another, read) else { continue };

@@ -165,8 +165,8 @@ impl State {
     }
 
     /// The name of the user for the live page: only what the operator's function for that says.
-    pub(crate) fn shown_user(&self) -> Option<&Box<str>> {
-        self.user.as_ref().filter(|user| user.is_shown).map(|user| &user.name)
+    pub(crate) fn shown_user(&self) -> Option<Box<str>> {
+        self.user.as_ref().filter(|user| user.is_shown).map(|user| user.name.clone())
     }
 
     /// Whether the session goes on here.
