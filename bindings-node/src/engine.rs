@@ -42,6 +42,14 @@ fn all(engines: &[ClassInstance<'_, Engine>]) -> Stats {
     Stats::of_all(engines.iter().map(|engine| &engine.engine))
 }
 
+/// The answer to a request: see the core's `LiveAnswer`.
+#[napi(object)]
+pub struct JsLiveAnswer {
+    pub status: u16,
+    pub headers: HashMap<String, String>,
+    pub body: String,
+}
+
 /// An engine with its event store.
 #[napi]
 pub struct Engine {
@@ -559,6 +567,16 @@ impl Engine {
             is_behind: of.is_behind,
         };
         Health::of_all(engines.into_iter().map(of_one)).to_json()
+    }
+
+    /// The answer to a request for the live page of these engines. See the core's `live_answer`.
+    #[napi]
+    #[expect(clippy::needless_pass_by_value, reason = "how napi gives a list of objects")]
+    pub fn live_answer(method: String, query: Option<String>, engines: Vec<ClassInstance<'_, Engine>>) -> JsLiveAnswer {
+        let snapshots = || engines.iter().filter_map(|one| one.engine.live_snapshot()).collect();
+        let engine::LiveAnswer { status, headers, body } = engine::live_answer(&method, query.as_deref(), snapshots);
+        let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        JsLiveAnswer { status, headers, body }
     }
 
     /// A request is answered with this refusal: it is counted, once.

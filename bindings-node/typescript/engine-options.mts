@@ -11,8 +11,8 @@ export interface EngineOptions extends StoreOptions {
   /** Names users, for transports that name none of their own. Default none. */
   principal?: Principal;
   /**
-   * Names users in the log, for the records of calls: docs/operate/watching.md. Without it the name that `principal` gives is
-   * used, if there is one. A name that holds a credential is left out. Default none.
+   * Names users in the log, for the records of calls, and on the live page: docs/operate/watching.md. Without it the log uses
+   * the name that `principal` gives, if there is one. A name that holds a credential is left out. Default none.
    */
   logUser?: Principal;
   /** Every call that ends is logged, not only calls that end badly: docs/operate/watching.md. Default false. */

@@ -12,4 +12,4 @@ export { type Status, status } from './status.mjs';
 export { EventStore } from './store/event-store.mjs';
 export { openStore, type Store, type StoreOptions } from './store/open.mjs';
 export type { ReplaySender } from './store/user-store.mjs';
-export { type Condition, type Health, health, metrics, metricsEndpoint, readyz, stats } from './watching.mjs';
+export { type Condition, type Health, health, live, metrics, metricsEndpoint, readyz, stats } from './watching.mjs';

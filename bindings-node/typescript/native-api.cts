@@ -493,6 +493,13 @@ export interface HealthParts {
   isBehind: boolean;
 }
 
+/** An answer about the engines of the thread. */
+export interface LiveAnswer {
+  status: number;
+  headers: Record<string, string>;
+  body: string;
+}
+
 /** An engine with its event store. */
 export declare class Engine {
   /**
@@ -669,6 +676,8 @@ export declare class Engine {
   health(): HealthParts;
   /** What a load balancer is told, as JSON, of these engines. */
   static healthJson(engines: HealthParts[]): string;
+  /** The answer to a request for the live page of these engines. */
+  static liveAnswer(method: string, query: string | undefined, engines: Engine[]): LiveAnswer;
   /** A request is answered with this refusal: it is counted, once. */
   refused(refusal: Refusal): void;
   /** The options in force, by name. */

@@ -1,5 +1,5 @@
 // What is counted on this thread, also for Prometheus, and whether it can serve.
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { isMainThread, threadId } from 'node:worker_threads';
 
 import { Engine } from './native.mjs';
@@ -74,4 +74,24 @@ export function metricsEndpoint(request: unknown, response: ServerResponse): voi
 export function metricsEndpoint(request?: unknown): Response;
 export function metricsEndpoint(_request?: unknown, response?: ServerResponse): Response | undefined {
   return answer(200, Engine.expositionType(), metrics(), response);
+}
+
+/**
+ * Answers operators: a page that shows the sessions, calls, connections and tasks of this thread while they run. No payload is on
+ * it, but who calls what: put it behind your own authentication. A listener of Node's `http`, and of Express; without a response
+ * it returns one, for handlers in the manner of `fetch`.
+ */
+export function live(request: IncomingMessage, response: ServerResponse): void;
+export function live(request: Request): Response;
+export function live(request: IncomingMessage | Request, response?: ServerResponse): Response | undefined {
+  const { method = 'GET', url = '' } = request;
+  const [, query] = url.split('#', 1)[0]?.split(/\?(.*)/s) ?? [];
+  const engines = [...living()].map(({ engine }) => engine);
+  const { status, headers, body } = Engine.liveAnswer(method, query, engines);
+  if (response === undefined) {
+    return new Response(body, { status, headers });
+  }
+  response.writeHead(status, headers);
+  response.end(body);
+  return undefined;
 }

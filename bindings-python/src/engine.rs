@@ -59,6 +59,23 @@ fn all(engines: &[Py<Engine>]) -> Stats {
     Stats::of_all(engines.iter().map(|engine| &engine.get().engine))
 }
 
+/// The answer to a request for the live page of these engines: status, headers and body. See the core's `live_answer`.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "how PyO3 gives a list of objects")]
+pub(crate) fn live_answer(
+    py: Python<'_>,
+    method: &str,
+    query: &str,
+    engines: Vec<PyRef<'_, Engine>>,
+) -> (u16, Vec<(&'static str, String)>, String) {
+    let engines: Vec<engine::Engine> = engines.iter().map(|one| one.engine.clone()).collect();
+    // A snapshot of many sessions takes a while.
+    let answer = py.detach(|| {
+        engine::live_answer(method, Some(query), || engines.iter().filter_map(|one| one.live_snapshot()).collect())
+    });
+    (answer.status, answer.headers, answer.body)
+}
+
 /// An engine with its event store.
 #[pyclass(frozen, module = "tailrope._native")]
 pub(crate) struct Engine {

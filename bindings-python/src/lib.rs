@@ -46,7 +46,7 @@ mod _native {
     #[pymodule_export]
     use crate::convert::error_codes;
     #[pymodule_export]
-    use crate::engine::{Engine, exposition, health_json, stats_of};
+    use crate::engine::{Engine, exposition, health_json, live_answer, stats_of};
     #[pymodule_export]
     use crate::fork::{before_fork, forked};
     #[pymodule_export]

@@ -10,6 +10,7 @@ pub mod front;
 mod hearing;
 mod host;
 mod json_rpc;
+mod live;
 mod outcomes;
 mod pages;
 mod panics;
@@ -24,6 +25,7 @@ mod watching;
 
 pub use self::close::{Close, Drain};
 pub use self::json_rpc::{Call, Handler, JsonRpcServer, RpcError};
+pub use self::live::Live;
 #[cfg(feature = "rmcp")]
 pub use self::rmcp::{CatchPanic, ResumableContext, RmcpServer, Sessions, SessionsError, SessionsLayer, WithRequest};
 pub use self::sender::Identity;

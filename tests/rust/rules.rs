@@ -19,6 +19,7 @@ mod engine {
     mod greetings;
     mod host_store;
     pub(crate) mod lines;
+    mod live;
     mod lost_logs;
     mod many_adoptions;
     mod notes;

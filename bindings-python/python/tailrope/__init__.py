@@ -15,7 +15,7 @@ from tailrope._errors import ErrorCode, TailropeError
 from tailrope._native import Store, __version__
 from tailrope._options import AdoptedSession, Options, Pace, PaceOptions, Principal, StoreOptions
 from tailrope._runtime import drain, open_store
-from tailrope._watching import Health, health, metrics, metrics_endpoint, readyz, stats
+from tailrope._watching import Health, health, live, metrics, metrics_endpoint, readyz, stats
 
 if TYPE_CHECKING:
     # Not in `__all__`: `from tailrope import *` would put our `mcp` in the place of the SDK's.
@@ -46,6 +46,7 @@ __all__ = [
     "drain",
     "health",
     "install",
+    "live",
     "metrics",
     "metrics_endpoint",
     "open_store",

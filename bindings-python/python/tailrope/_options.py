@@ -108,8 +108,9 @@ class Options(StoreOptions, total=False):
     """A function of the request that names its user; a session is found by its own user alone. Without it
     authentication and credentials name the user: docs/security.md. Default none."""
     log_user: Principal
-    """A function of the request that names its user in the log, for the records of calls: docs/operate/watching.md.
-    Without it the name that `principal` gives is used, if there is one. A name that holds a credential is left out.
+    """A function of the request that names its user in the log, for the records of calls, and on the live page:
+    docs/operate/watching.md. Without it the log uses the name that `principal` gives, if there is one. A name that
+    holds a credential is left out.
     Default none."""
     log_calls: bool
     """Every call that ends is logged, not only calls that end badly: docs/operate/watching.md. Default False."""

@@ -323,6 +323,9 @@ class Runtime:
         """None where there is no engine, or another one has taken its place after a drain."""
         return self._engine.health() if self._engine is not None and self._next is None else None
 
+    def watched(self) -> Engine | None:
+        return self._engine
+
     def leave(self) -> None:
         if self._engine is not None:
             self._engine.leave()

@@ -6,11 +6,11 @@ import json
 import os
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from tailrope._native import exposition, health_json, stats_of
+from tailrope._native import exposition, health_json, live_answer, stats_of
 from tailrope._runtime import runtimes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping, Sequence
     from typing import Any
 
     from tailrope._native import Engine
@@ -80,11 +80,24 @@ def health() -> Health:
     return told
 
 
-class _Answer:
-    """An ASGI app that says what is so now. Mount it, give it to a `Route`, or return it from a custom route."""
+async def _answer(
+    scope: MutableMapping[str, Any],
+    send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    status: int,
+    headers: Sequence[tuple[str, str]],
+    text: str,
+) -> None:
+    body = text.encode()
+    raw = [(name.encode(), value.encode()) for name, value in (*headers, ("content-length", str(len(body))))]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    def __init__(self, said: Callable[[], tuple[int, str, str]]) -> None:
-        self._said = said
+
+class _Endpoint:
+    """An ASGI app that answers a method and a query. Mount it, give it to a `Route`, or return it from a custom route."""
+
+    def __init__(self, answer: Callable[[str, str], tuple[int, Sequence[tuple[str, str]], str]]) -> None:
+        self._answer = answer
 
     async def __call__(
         self,
@@ -94,29 +107,35 @@ class _Answer:
     ) -> None:
         if scope["type"] != "http":
             return
-        status, content_type, text = self._said()
-        body = text.encode()
-        headers = [
-            (b"content-type", content_type.encode()),
-            (b"content-length", str(len(body)).encode()),
-            (b"cache-control", b"no-store"),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        query = scope.get("query_string", b"").decode("latin-1")
+        await _answer(scope, send, *self._answer(scope["method"], query))
 
 
-def _ready() -> tuple[int, str, str]:
+def _said(status: int, content_type: str, text: str) -> tuple[int, Sequence[tuple[str, str]], str]:
+    return status, [("content-type", content_type), ("cache-control", "no-store")], text
+
+
+def _ready(_method: str, _query: str) -> tuple[int, Sequence[tuple[str, str]], str]:
     status, text = _told()
-    return status, "application/json", text
+    return _said(status, "application/json", text)
 
 
-def _exposed() -> tuple[int, str, str]:
-    return 200, *exposition(_engines(), str(os.getpid()))
+def _exposed(_method: str, _query: str) -> tuple[int, Sequence[tuple[str, str]], str]:
+    return _said(200, *exposition(_engines(), str(os.getpid())))
 
 
-readyz = _Answer(_ready)
+def _shown(method: str, query: str) -> tuple[int, Sequence[tuple[str, str]], str]:
+    engines = [engine for runtime in runtimes() if (engine := runtime.watched()) is not None]
+    return live_answer(method, query, engines)
+
+
+readyz = _Endpoint(_ready)
 """For load balancers, an ASGI app: status 200 while this process serves, 503 while requests should go elsewhere, with
 `health()` as JSON."""
 
-metrics_endpoint = _Answer(_exposed)
+metrics_endpoint = _Endpoint(_exposed)
 """For Prometheus, an ASGI app: `metrics()`."""
+
+live = _Endpoint(_shown)
+"""For operators, an ASGI app: a page that shows the sessions, calls, connections and tasks of this process while they
+run. No payload is on it, but who calls what: put it behind your own authentication."""

@@ -17,6 +17,7 @@ mod errors;
 mod exposition;
 mod health;
 mod lines;
+mod live;
 mod logs;
 mod options;
 mod perform;
@@ -35,6 +36,7 @@ pub use durations::{DURATION_BOUNDS_MS, Durations, Histogram};
 pub use errors::EngineError;
 pub use exposition::EXPOSITION_TYPE;
 pub use health::{Condition, Health};
+pub use live::{LiveAnswer, live_answer};
 pub use logs::hook_log::{HookLog, HookReplay, OnReplayed, OnStored};
 pub use options::{
     AUTO_WORD, NUMBER_OPTIONS, NumberOption, OnStoreFailure, Options, PACE_FLAGS, PACE_OPTIONS, PaceFlag,
@@ -58,6 +60,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 use clock::Randomness;
 use drained::Drained;
+use live::Live;
 use logs::kept::Kept;
 use sessions::cell::{Cell, Names};
 use sessions::places::Places;
@@ -117,6 +120,7 @@ impl Engine {
             randomness,
             counters: Counters::default(),
             repeats: Mutex::default(),
+            live: Live::default(),
             sessions: Mutex::default(),
             places: Mutex::default(),
             building: Mutex::default(),
@@ -261,6 +265,7 @@ impl Engine {
         lock(&self.0.kept).trim(now, self.0.options.shortest_retention_ms());
         self.0.note_cut_off();
         self.0.write_repeats();
+        self.0.live.rest(now);
         self.0.forget_left(now);
         self.0.sweep(now);
         idle

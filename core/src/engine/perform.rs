@@ -1,6 +1,7 @@
 //! Performs what the stream machines ask for, until nothing is left.
 
 use crate::engine::lines::{Subject, log_later};
+use crate::engine::live::Note;
 use crate::engine::sessions::Sent;
 use crate::engine::sessions::change::Change;
 use crate::engine::stats::Counters;
@@ -68,6 +69,7 @@ impl Change<'_> {
                     log_later!(self, DEBUG, [subject = Subject::of(&self.state.session, nonce)], stream = subject.stream,
                         connection = conn, %request, tool = subject.tool, ?cursor, replayed, "resume");
                 }
+                self.note_live(nonce, Note::Opened { conn, is_resume: true });
                 self.effects.touched.push(conn);
                 self.has_reader(nonce, conn);
             }

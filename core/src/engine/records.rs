@@ -47,10 +47,16 @@ impl Change<'_> {
     }
 
     fn log_record(&mut self, record: Box<Record>) {
+        self.note_ended(&record);
+        let shared = &self.cell.shared;
+        if record.outcome == Outcome::Result && !shared.options.log_calls {
+            // It was kept for the live page alone.
+            return self.state.session.record_results(shared.live.is_watched(self.now));
+        }
         let of = Of {
             session: Arc::clone(&self.cell.name),
             sdk: self.cell.dialect.sdk,
-            user: self.state.user.clone(),
+            user: self.state.user.as_ref().map(|user| user.name.clone()),
             duration_ms: self.duration_ms(record.begun),
         };
         self.effects.lines.extend(later(of, record, self.cell.shared.options.log_calls));

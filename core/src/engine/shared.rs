@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
 use crate::engine::drained::Drained;
+use crate::engine::live::Live;
 use crate::engine::logs::kept::Kept;
 use crate::engine::sessions::building::Building;
 use crate::engine::sessions::cell::Cell;
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Log lines that came too often to be written.
     pub(crate) repeats: Mutex<Repeats>,
+    pub(crate) live: Live,
     /// By their names: two servers may have sessions with the same id.
     pub(crate) sessions: Mutex<OwnMap<Arc<str>, Arc<Cell>>>,
     pub(crate) places: Mutex<Places>,

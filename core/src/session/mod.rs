@@ -256,6 +256,11 @@ impl Session {
         self.streams.iter().map(|(nonce, stream)| (nonce, &**stream))
     }
 
+    /// The requests that have no stream: what each asks for, and since when it runs.
+    pub fn outside(&self) -> impl Iterator<Item = (&RequestId, &(Asked, Ms))> {
+        self.outside.iter()
+    }
+
     /// One stream with its machine.
     pub fn stream(&self, nonce: StreamNonce) -> Option<&Stream> {
         self.streams.get(&nonce).map(|stream| &**stream)

@@ -16,6 +16,18 @@ pub enum Weight {
     Broken,
 }
 
+impl Weight {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Well => "well",
+            Self::Told => "told",
+            Self::Lost => "lost",
+            Self::Broken => "broken",
+        }
+    }
+}
+
 macro_rules! outcomes {
     ($($(#[doc = $cause:literal])+ $name:ident = $word:literal, $weight:ident;)*) => {
         /// How a call ended.

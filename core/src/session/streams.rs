@@ -94,10 +94,25 @@ impl Stream {
         self.requests.first()
     }
 
+    /// Its first request that has no end.
+    pub fn running(&self) -> Option<&RequestId> {
+        self.requests.open().next()
+    }
+
+    /// When its call began, where this process knows.
+    pub fn begun(&self) -> Option<Ms> {
+        (self.begun != Ms::NEVER).then_some(self.begun)
+    }
+
+    /// Whether it has no reader, and its client is expected to come back.
+    pub fn is_awaited(&self) -> bool {
+        self.awaited_until.is_some()
+    }
+
     /// The record of one of its requests.
     fn record(&self, nonce: StreamNonce, request: RequestId, asked: Asked, outcome: Outcome) -> Record {
-        let begun = (self.begun != Ms::NEVER).then_some(self.begun);
-        Record { stream: Some(nonce), request, asked, begun, outcome, cause: None, counts: self.counts }
+        let (begun, counts) = (self.begun(), self.counts);
+        Record { stream: Some(nonce), request, asked, begun, outcome, cause: None, counts }
     }
 
     /// What is kept with the log: the requests whose end it has not, even where that is on its way.
@@ -361,9 +376,9 @@ impl Session {
         (std::mem::take(&mut self.results), std::mem::take(&mut self.over))
     }
 
-    /// Calls that end well have a record, too.
-    pub fn record_results(&mut self) {
-        self.records_results = true;
+    /// Whether calls that end well have a record, too.
+    pub fn record_results(&mut self, are_recorded: bool) {
+        self.records_results = are_recorded;
     }
 
     /// The session ends because of this, and its calls with it.
@@ -378,7 +393,7 @@ impl Session {
 
     /// How many requests run, and since when the oldest of them does.
     pub fn running(&self) -> (usize, Ms) {
-        let of_streams = self.streams.values().filter(|stream| stream.requests.open().next().is_some());
+        let of_streams = self.streams.values().filter(|stream| stream.running().is_some());
         let began = of_streams.map(|stream| stream.begun).chain(self.outside.values().map(|(_, begun)| *begun));
         (self.in_flight.len(), began.min().unwrap_or(Ms::NEVER))
     }

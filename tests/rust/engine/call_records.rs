@@ -51,21 +51,21 @@ fn lines(text: &'static str, done: impl FnOnce()) -> Vec<(Level, Fields)> {
     found.clone()
 }
 
-const SECRET: &str = "a secret of the payload";
+pub(crate) const SECRET: &str = "a secret of the payload";
 
-fn tool_call(number: i64) -> String {
+pub(crate) fn tool_call(number: i64) -> String {
     let params = json!({"name": "echo", "arguments": {"text": SECRET}, "_meta": {"progressToken": "t"}});
     json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).to_string()
 }
 
-const ALICE: Requester<'static> = Requester {
+pub(crate) const ALICE: Requester<'static> = Requester {
     named: Some("alice"),
     user_json: None,
     log_user: None,
     credentials: &[("authorization", "Bearer a-token-of-alice")],
 };
 
-fn admit(session: &SessionHandle, body: &str, requester: Requester<'_>) -> Admission {
+pub(crate) fn admit(session: &SessionHandle, body: &str, requester: Requester<'_>) -> Admission {
     let head = Head {
         method: "POST",
         accept: Some("application/json, text/event-stream"),

@@ -3,6 +3,7 @@
 use crate::engine::connections::conn::{Conn, Phase, Position};
 use crate::engine::connections::{Connection, Wake};
 use crate::engine::lines::shown;
+use crate::engine::live::Note;
 use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
@@ -48,6 +49,7 @@ impl SessionHandle {
             }
             change.count_begun(call.requests.len());
             change.opened(nonce);
+            change.note_live(nonce, Note::Opened { conn: id, is_resume: false });
             Ok(id)
         })
     }

@@ -2,6 +2,7 @@
 
 use crate::engine::connections::Chunk;
 use crate::engine::connections::conn::Phase;
+use crate::engine::live::Note;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::exchange::AnswerHead;
@@ -63,6 +64,10 @@ impl Change<'_> {
 
     /// Forgets a connection. `more` says whether its stream may have something to come back for.
     pub(crate) fn disconnect(&mut self, id: ConnectionId, more: bool) {
+        if let Some(conn) = self.state.conns.get(&id) {
+            let why = conn.end().map_or("lost", CloseReason::as_str);
+            self.note_live(conn.nonce, Note::Closed { conn: id, why });
+        }
         self.enter(id, Phase::Ended(CloseReason::Complete));
         let Some(conn) = self.state.conns.remove(&id) else { return };
         self.effects.released.push(conn.wake);

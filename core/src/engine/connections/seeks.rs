@@ -7,6 +7,7 @@
 use crate::Ms;
 use crate::engine::connections::conn::{PAGE_BYTES, Phase, Position, Reading, Seek};
 use crate::engine::lines::log_later;
+use crate::engine::live::Note;
 use crate::engine::logs::reading::PAGE_EVENTS;
 use crate::engine::sessions::cell::{SESSION, State};
 use crate::engine::sessions::change::Change;
@@ -144,6 +145,7 @@ impl Change<'_> {
         self.input(nonce, Input::Open { conn, spread });
         let is_reader = |stream: &Stream| stream.machine.connection() == Some(conn);
         if self.state.session.stream(nonce).is_some_and(is_reader) {
+            self.note_live(nonce, Note::Opened { conn, is_resume: false });
             self.has_reader(nonce, conn);
         }
     }

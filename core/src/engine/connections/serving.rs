@@ -4,6 +4,7 @@ use crate::Ms;
 use crate::engine::connections::conn::Phase;
 use crate::engine::connections::{Chunk, Poll};
 use crate::engine::lines::log_later;
+use crate::engine::live::Note;
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
@@ -106,8 +107,9 @@ impl Change<'_> {
     /// Encodes a frame into the connection's outbox.
     pub(crate) fn send_frame(&mut self, nonce: StreamNonce, conn: ConnectionId, frame: Frame) {
         let counters = &self.cell.shared.counters;
-        if let (Frame::Gap { .. }, Some(stream)) = (&frame, self.state.session.stream_mut(nonce)) {
+        if let (Frame::Gap { count, .. }, Some(stream)) = (&frame, self.state.session.stream_mut(nonce)) {
             stream.counts.gaps += 1;
+            self.note_live(nonce, Note::Gap { count: *count });
         }
         let (Some(stream), Some(out)) = (self.state.session.stream(nonce), self.state.conns.get_mut(&conn)) else {
             return;

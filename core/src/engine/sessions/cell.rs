@@ -28,12 +28,27 @@ use crate::sync::{Arc, Mutex, Weak};
 /// Stands for the session itself, not for a stream, in writes and questions to the store. It has no positions.
 pub(crate) const SESSION: StreamNonce = StreamNonce::NONE;
 
+/// What a function of the operator calls a user.
+#[derive(Clone)]
+pub(crate) struct User {
+    pub(crate) name: Box<str>,
+    /// It is the one for names of users, so they are shown not in the log alone.
+    is_shown: bool,
+}
+
+impl User {
+    pub(crate) fn of(requester: &Requester<'_>) -> Option<Self> {
+        let is_shown = requester.log_user.is_some_and(|name| !name.is_empty());
+        requester.log_name().map(|name| Self { name, is_shown })
+    }
+}
+
 pub(crate) struct State {
     pub(crate) session: Session,
     /// Whose session it is: nobody else finds it (I7).
     pub(crate) principal: Option<Principal>,
     /// What records call its user, where the operator's functions say it.
-    pub(crate) user: Option<Box<str>>,
+    pub(crate) user: Option<User>,
     /// Boxed: a map has room for several entries from its first one on, and most sessions use one.
     pub(crate) conns: OwnMap<ConnectionId, Box<Conn>>,
     pub(crate) json: HashMap<RequestId, ConnectionId>,
@@ -149,6 +164,11 @@ impl State {
         self.principal.as_ref().map(|principal| principal.identity().into())
     }
 
+    /// The name of the user for the live page: only what the operator's function for that says.
+    pub(crate) fn shown_user(&self) -> Option<Box<str>> {
+        self.user.as_ref().filter(|user| user.is_shown).map(|user| user.name.clone())
+    }
+
     /// Whether the session goes on here.
     pub(crate) fn is_open(&self) -> bool {
         !self.session.has_ended() && !self.is_ending && !self.is_fenced
@@ -178,9 +198,7 @@ impl Cell {
         wake: (Arc<dyn Wake>, u64),
     ) -> Arc<Self> {
         let mut session = Session::new(now, shared.options.pacing);
-        if shared.options.log_calls {
-            session.record_results();
-        }
+        session.record_results(shared.options.log_calls || shared.live.is_watched(now));
         let epoch = Epoch { number: 1, salt: shared.salt() };
         let number = shared.number();
         let cuts = shared.cuts_of(&server);
@@ -311,7 +329,7 @@ impl Cell {
         }
         state.session.contact(now);
         if state.user.is_none() {
-            state.user = requester.and_then(Requester::log_name);
+            state.user = requester.and_then(User::of);
         }
         Some(if state.is_open() { Ok(()) } else { Err(self.over(&state)) })
     }

@@ -2,7 +2,7 @@
 
 use crate::Ms;
 use crate::engine::connections::{Connection, Wake};
-use crate::engine::sessions::cell::Cell;
+use crate::engine::sessions::cell::{Cell, User};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::{OutgoingMessage, SendOutcome, Sent};
 use crate::engine::{EngineError, Options};
@@ -84,7 +84,7 @@ impl SessionHandle {
     pub fn claim(&self, requester: &Requester<'_>) -> Result<(), Refusal> {
         let principal = self.cell.shared.principal_of(requester);
         let principal = principal.map_err(|_| self.counted(Fault::Unidentified.refusal(self.cell.dialect)))?;
-        let user = requester.log_name();
+        let user = User::of(requester);
         self.cell.change_or((), |change| {
             change.state.user = user;
             if change.state.principal != principal {

@@ -41,6 +41,18 @@ pub(super) enum Queued {
     Outcome(u64, Verdict),
 }
 
+/// What the live page shows of a task.
+pub(crate) struct LiveTask {
+    pub(crate) name: Arc<str>,
+    /// The call: only its tool is shown.
+    pub(crate) body: Bytes,
+    pub(crate) status: &'static str,
+    /// In milliseconds since 1970.
+    pub(crate) created_at: u64,
+    /// When a client asked for it last.
+    pub(crate) asked_at: Ms,
+}
+
 /// Where the call's task is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
@@ -458,6 +470,15 @@ impl CallCell {
     /// Whether requests of this principal find the task.
     pub(super) fn belongs_to(&self, principal: Option<&Principal>) -> bool {
         self.principal.as_ref() == principal
+    }
+
+    /// What the live page shows of the task; none while the call is no task.
+    pub(crate) fn live(&self) -> Option<LiveTask> {
+        let state = lock(&self.state);
+        let task = state.machine.task()?;
+        let (status, created_at) = (task.status().as_str(), task.created_at());
+        let (name, body) = (Arc::clone(&self.name), self.body.clone());
+        Some(LiveTask { name, body, status, created_at, asked_at: state.asked_at })
     }
 
     /// The task of another process, which this one gave its end.
