@@ -26,6 +26,10 @@ fn i1_is_broken() {
     early.breaks("I1", "before the store had it");
     let unkept = Story::call().stream("b").emit("b", 1).kept("b", 1).emit("a", 1).comes("post", "a", [1]);
     unkept.breaks("I1", "before the store had it");
+    let handed_over = |story: Story| story.emit("a", END).unsure("a", END).comes("post", "a", [END]).closed("post");
+    handed_over(Story::call().emit("a", 1).kept("a", 1).comes("post", "a", [1]).gone("a", Why::Unstored)).is_good();
+    handed_over(Story::call().emit("a", 1).kept("a", 1).comes("post", "a", [1]))
+        .breaks("I1", "before the store had it");
     let missing = Story::call().stored("a", [1]).emit("a", 2).comes("post", "a", [1, 2]).dump("a", [1]);
     missing.breaks("I1", "the store does not have it");
     Story::call().stored("a", [1]).dump("a", [1, 2]).breaks("I1", "nobody emitted it");
