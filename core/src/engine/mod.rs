@@ -24,6 +24,7 @@ mod sessions;
 mod shared;
 mod stats;
 mod tasks;
+mod telemetry;
 
 use std::fmt;
 
@@ -40,6 +41,7 @@ pub use sessions::{
 };
 pub use stats::{Across, COUNTERS, Counter, Kind as CounterKind, Stats};
 pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
+pub use telemetry::{Attribute, BOUNDARIES, CallSpan, Observation, Observer, Spanned, Value};
 
 pub use crate::session::{
     Outcome as CallOutcome, OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end,
@@ -59,6 +61,7 @@ use sessions::cell::{Cell, Names};
 use sessions::places::Places;
 use shared::{Shared, Timed, lock};
 use stats::Counters;
+use telemetry::Tools;
 
 /// The engine. Cheap to clone; all clones are one engine.
 #[derive(Clone)]
@@ -139,6 +142,7 @@ impl Engine {
             warned_unidentified: AtomicBool::new(false),
             warned_unreadable: AtomicBool::new(false),
             warned_dropped: Mutex::default(),
+            tools: Tools::default(),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),
         }))

@@ -29,7 +29,7 @@ impl Change<'_> {
             counters.ended(Outcome::Result, u64::from(results));
         }
         for record in over {
-            counters.ended(record.outcome, 1);
+            self.cell.shared.counters.ended(record.outcome, 1);
             self.log_record(record);
         }
     }
@@ -48,6 +48,7 @@ impl Change<'_> {
             user: self.state.user.clone(),
             duration_ms: record.begun.map(|begun| self.now.since(begun)),
         };
+        self.observe_call(&record, of.duration_ms);
         self.effects.lines.extend(later(of, record, self.cell.shared.options.log_calls));
     }
 }
@@ -70,7 +71,8 @@ fn later(of: Of, record: Box<Record>, is_every: bool) -> Option<Later> {
         Weight::Lost => tracing::Level::WARN,
         Weight::Broken => tracing::Level::ERROR,
     };
-    if level > tracing::level_filters::LevelFilter::current() {
+    let is_wanted = is_every || record.outcome.weight() != Weight::Well;
+    if !is_wanted || level > tracing::level_filters::LevelFilter::current() {
         return None;
     }
     let (kind, is_refused) = (record.outcome.as_str(), record.outcome == Outcome::Refused);

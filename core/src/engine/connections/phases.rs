@@ -64,7 +64,8 @@ impl Change<'_> {
     /// Forgets a connection. `more` says whether its stream may have something to come back for.
     pub(crate) fn disconnect(&mut self, id: ConnectionId, more: bool) {
         self.enter(id, Phase::Ended(CloseReason::Complete));
-        let Some(conn) = self.state.conns.remove(&id) else { return };
+        let Some(mut conn) = self.state.conns.remove(&id) else { return };
+        self.observe_connection(&mut conn);
         self.effects.released.push(conn.wake);
         if let Some(ticket) = &conn.attaching {
             self.call_off_attach(ticket);
