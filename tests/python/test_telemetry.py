@@ -253,6 +253,11 @@ def test_nothing_is_done_before_the_program_has_set_a_provider(monkeypatch: pyte
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     monkeypatch.setattr(metrics._internal, "_METER_PROVIDER", None)
     assert _telemetry.look() is None
+    # A provider that the environment names and that is not there.
+    with monkeypatch.context() as patch:
+        patch.setattr(_telemetry, "_has_failed", True)
+        patch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "nobody_has_it")
+        assert _telemetry.look() is None
     headers = [(b"traceparent", b"x")]
     assert _telemetry.relaying(headers, b"{}") is headers
     with nullcontext():

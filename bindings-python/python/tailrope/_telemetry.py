@@ -36,18 +36,21 @@ def look() -> _Telemetry | None:
     """What is used of OpenTelemetry; None before the program has set it up."""
     global _instance
     if _instance is None:
-        trace: Any = sys.modules.get("opentelemetry.trace")
-        metrics: Any = sys.modules.get("opentelemetry.metrics")
-        has_tracer = trace is not None and not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-        meters = None if metrics is None else metrics.get_meter_provider()
-        # The class of the API's own one is not public.
-        has_meter = meters is not None and type(meters).__module__ != "opentelemetry.metrics._internal"
-        if has_tracer or has_meter:
-            try:
+        try:
+            if _is_set_up():
                 _instance = _Telemetry()
-            except Exception as error:
-                failed(error)
+        except Exception as error:
+            failed(error)
     return _instance
+
+
+def _is_set_up() -> bool:
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is not None and not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return True
+    metrics: Any = sys.modules.get("opentelemetry.metrics")
+    # The classes of the API's own providers are not public.
+    return metrics is not None and type(metrics.get_meter_provider()).__module__ != "opentelemetry.metrics._internal"
 
 
 def failed(error: BaseException) -> None:

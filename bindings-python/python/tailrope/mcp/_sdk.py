@@ -154,6 +154,7 @@ class _Traced(ServerMessageMetadata):
     the handler: there the trace of the request goes on."""
 
     context: Context | None = None
+    __repr__ = object.__repr__
 
     @property
     def request_context(self) -> object:
