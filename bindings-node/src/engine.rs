@@ -26,6 +26,7 @@ use crate::look_up::LookUp;
 use crate::session::{Session, Travelling};
 use crate::store::{Store, flush};
 use crate::tasks::{self, Announced, DIALECT, Routed, TaskCall, TaskQuery, TaskRequest, TaskSubscription};
+use crate::telemetry::{self, Observed, Telemetry};
 use crate::waiters::Waiters;
 
 /// What an engine knows of its health: see the core's `Health`.
@@ -123,6 +124,7 @@ impl Engine {
                 Arc::clone(&store.store)
             }
         });
+        chosen.observer = Some(Arc::new(Telemetry));
         let engine = engine::Engine::new(chosen);
         let waiters = Waiters::new(resolve, Sink::new(log)?)?;
         let me = Self { engine, waiters, signal: signal.create_ref().map_err(internal)? };
@@ -130,6 +132,13 @@ impl Engine {
             me.woken_elsewhere(env)?;
         }
         Ok(me)
+    }
+
+    /// The engines of this process are observed from now on, and `observer` is told on this thread. Gives the bounds of the
+    /// histograms, in seconds.
+    #[napi]
+    pub fn observe(observer: Function<'_, Observed, ()>) -> Result<Vec<f64>> {
+        telemetry::observe(observer)
     }
 
     /// The version of this package.

@@ -21,6 +21,7 @@ mod posted;
 mod session;
 mod store;
 mod tasks;
+mod telemetry;
 #[cfg(feature = "testing")]
 mod told;
 mod waiters;

@@ -15,6 +15,7 @@ use crate::adopted::Offer;
 use crate::connection::Connection;
 use crate::convert::{JsRequestId, Result, internal, invalid, number, payload, request_id, spelled, to_js_error};
 use crate::posted::Posted;
+use crate::telemetry::{CallSpan, call_span};
 use crate::waiters::Waiters;
 
 /// The sender lets the event loop turn.
@@ -398,6 +399,19 @@ impl Session {
         let ended = self.handle.cancelled(&request_id(request)?);
         self.waiters.flush(env);
         Ok(ended)
+    }
+
+    /// What the span of a request in flight is to say; nothing where nobody observes.
+    #[napi(catch_unwind)]
+    pub fn call_span(&self, request: JsRequestId) -> Result<Option<CallSpan>> {
+        Ok(self.handle.call_span(&request_id(request)?).map(call_span))
+    }
+
+    /// The span of a request in flight has this place in its trace.
+    #[napi(catch_unwind)]
+    pub fn trace_call(&self, request: JsRequestId, trace: String) -> Result<()> {
+        self.handle.trace_call(&request_id(request)?, &trace);
+        Ok(())
     }
 
     /// What stores, the log and `Engine.tick` know the session as.

@@ -138,6 +138,7 @@ impl Waiters {
     /// Tells what the native call that is about to return has woken, and writes what it logged.
     pub(crate) fn flush(&self, env: &Env) {
         self.log.flush(env);
+        crate::telemetry::flush(env);
         let keys = self.woken.take();
         if keys.is_empty() {
             return;
@@ -151,6 +152,7 @@ impl Waiters {
         // First the flag, then the keys: what is woken meanwhile is among them, or signals again.
         self.woken.lock().armed = false;
         self.log.flush_others(env);
+        crate::telemetry::flush_others(env);
         self.flush(env);
     }
 }

@@ -45,6 +45,26 @@ export interface Travelling {
   dropped: string[];
 }
 
+/** Something that is over: see the core's `Observation`. */
+export interface Observed {
+  session?: string;
+  request?: string;
+  parent?: string;
+  name?: string;
+  instrument?: string;
+  durationMs?: number;
+  error?: string;
+  attributes: Record<string, string | number>;
+  dimensions: Record<string, string | number>;
+}
+
+/** What the span of a call is to say that begins. */
+export interface CallSpan {
+  request: string;
+  name: string;
+  attributes: Record<string, string | number>;
+}
+
 /** What becomes of a POST. */
 export interface Routed {
   route: 'pass' | 'steer' | 'discover' | 'call' | 'task' | 'listen' | 'undeclared';
@@ -318,6 +338,10 @@ export declare class Session {
   closeStandalone(retryMs?: Maybe<number>, holdMs?: Maybe<number>): boolean;
   /** The request will get no response: it gets its end now. False when it has one. */
   cancelled(request: RequestId): boolean;
+  /** What the span of a request in flight is to say; nothing where nobody observes. */
+  callSpan(request: RequestId): CallSpan | null;
+  /** The span of a request in flight has this place in its trace. */
+  traceCall(request: RequestId, trace: string): void;
   /** Lets go of a session that lives elsewhere, unless somebody reads it here or relays to it. */
   letGo(): void;
   /** The client ends its session: as `end`, but in a drain, too, it goes on nowhere. */
@@ -520,6 +544,11 @@ export declare class Engine {
     ) => void,
     signal: () => void,
   );
+  /**
+   * The engines of this process are observed from now on, and `observer` is told on this thread. Gives the bounds of the
+   * histograms, in seconds.
+   */
+  static observe(observer: (observed: Observed) => void): number[];
   /** The version of this package. */
   static version(): string;
   /** The answer to a request that the host does not take. With a `body` it names its request. */

@@ -76,6 +76,7 @@ export type Head = api.Head;
 export type HookLog = api.HookLog;
 export type HookOutcome = api.HookOutcome;
 export type HostOperation = api.HostOperation;
+export type Observed = api.Observed;
 export type Outcome = api.Outcome;
 export type Polled = api.Polled;
 export type Posted = api.Posted;

@@ -16,6 +16,7 @@ import type { Origin } from './server/tasks/origin.mjs';
 import { checkServerName } from './server/transport-options.mjs';
 import { boundsOf, storeOf } from './store/open.mjs';
 import type { HostStore } from './store/user-store.mjs';
+import type { Telemetry } from './telemetry.mjs';
 
 /** What `configure()` sets of engines. */
 type RuntimeOptions = Omit<ConfigureOptions, 'onUnsupported'>;
@@ -65,6 +66,8 @@ interface State {
   options: RuntimeOptions;
   shared: Runtime | undefined;
   log: LogSink;
+  /** What is used of OpenTelemetry. */
+  telemetry: Telemetry | undefined;
   told: Set<string>;
   level: LogLevel;
   seams: Map<string, Seam>;
@@ -100,6 +103,7 @@ function fresh(): State {
     options: {},
     shared: undefined,
     log: (level, line) => console.error(`tailrope: ${level}: ${line}`),
+    telemetry: undefined,
     told: new Set(),
     level: 'warn',
     seams: new Map(),

@@ -20,6 +20,7 @@ use crate::posted::relayed;
 use crate::session::Session;
 use crate::store::{Store, flush};
 use crate::tasks::{DIALECT, Routed, TaskCall, TaskQuery, TaskRequest, TaskSubscription, routed};
+use crate::telemetry::Telemetry;
 use crate::waiters::{Waiters, calling};
 
 /// What an engine knows of its health: see the core's `Health`.
@@ -98,6 +99,7 @@ impl Engine {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let mut chosen = engine_options(options)?;
+        chosen.observer = Some(Arc::new(Telemetry));
         if let Some(store) = store {
             (chosen.limits, chosen.owner_lost_ms) = (store.options.limits, store.options.owner_lost_ms);
             chosen.store = Some(store.here(py)?);

@@ -21,6 +21,7 @@ mod posted;
 mod session;
 mod store;
 mod tasks;
+mod telemetry;
 mod waiters;
 
 use pyo3::prelude::*;
@@ -65,6 +66,8 @@ mod _native {
     use crate::store::{Store, open_store};
     #[pymodule_export]
     use crate::tasks::{Relayed, TaskCall, TaskQuery, TaskRequest, TaskSubscription, announce, missing_capability};
+    #[pymodule_export]
+    use crate::telemetry::observe;
     #[pymodule_export]
     use crate::waiters::{Signal, Waiters};
 

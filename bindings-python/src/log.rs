@@ -11,16 +11,30 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use tailrope_core::engine::Observation;
 use tailrope_core::log_lines::{FieldValue, Line, LineSink, send_lines};
 use tracing::Level;
 
-/// Lines with their levels.
-pub(crate) type Queue = VecDeque<(u8, Line)>;
+use crate::telemetry::hand_over;
+
+/// Lines with their levels, and what was observed.
+pub(crate) struct Queue {
+    lines: VecDeque<(u8, Line)>,
+    observed: VecDeque<Observation>,
+}
+
+impl Queue {
+    const fn new() -> Self {
+        Self { lines: VecDeque::new(), observed: VecDeque::new() }
+    }
+}
 
 /// Lines that may wait. Older ones go first.
 const MAX_LINES: usize = 1_000;
+/// The same of what was observed.
+const MAX_OBSERVED: usize = 10_000;
 
-static LINES: Mutex<Queue> = Mutex::new(VecDeque::new());
+static LINES: Mutex<Queue> = Mutex::new(Queue::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 /// A thread holds the lines, and is about to fork.
 static FORKING: AtomicBool = AtomicBool::new(false);
@@ -45,13 +59,23 @@ impl LineSink for Lines {
     }
 
     fn take(&self, level: Level, line: Line) {
-        let Some(mut lines) = lines() else { return };
-        if lines.len() >= MAX_LINES {
-            lines.pop_front();
-        }
-        lines.push_back((python_level(level), line));
-        ANY.store(true, Ordering::Release);
+        let Some(mut waiting) = lines() else { return };
+        push(&mut waiting.lines, MAX_LINES, (python_level(level), line));
     }
+}
+
+/// Keeps what was observed until the next native call returns.
+pub(crate) fn keep(observation: Observation) {
+    let Some(mut waiting) = lines() else { return };
+    push(&mut waiting.observed, MAX_OBSERVED, observation);
+}
+
+fn push<T>(waiting: &mut VecDeque<T>, max: usize, item: T) {
+    if waiting.len() >= max {
+        waiting.pop_front();
+    }
+    waiting.push_back(item);
+    ANY.store(true, Ordering::Release);
 }
 
 /// Takes the process's tracing events, unless somebody else does already.
@@ -94,10 +118,19 @@ pub(crate) fn flush(py: Python<'_>) {
     if !ANY.swap(false, Ordering::AcqRel) {
         return;
     }
-    let Some(lines) = lines().map(|mut waiting| std::mem::take(&mut *waiting)) else {
+    let Some(Queue { lines, observed }) = lines().map(|mut waiting| std::mem::replace(&mut *waiting, Queue::new()))
+    else {
         ANY.store(true, Ordering::Release);
         return;
     };
+    for observation in observed {
+        if let Err(error) = hand_over(py, &observation) {
+            error.write_unraisable(py, None);
+        }
+    }
+    if lines.is_empty() {
+        return;
+    }
     let logger = py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("tailrope",)));
     let Ok(logger) = logger else { return };
     for (level, line) in lines {

@@ -3,6 +3,7 @@ import { ours, TailropeError } from '../errors.mjs';
 import type { Admission, Session } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { UserStore } from '../store/user-store.mjs';
+import { within } from '../telemetry.mjs';
 import { type CloseOptions, pausesOf } from './close.mjs';
 import type { AnswerContext, Exchange, SeenRequest } from './exchange.mjs';
 import { ACTION, ANSWERS, CANCELS, IS_INITIALIZE, MESSAGE } from './facts.mjs';
@@ -80,12 +81,13 @@ export class OpenSession {
   run(messages: Message[], request: SeenRequest, jsonResponse: boolean, isInitialize = false): void {
     const canPoll = !jsonResponse && this.#canPoll(isInitialize);
     for (const message of messages) {
-      this.#receiver.dispatch(message, request, canPoll, (error) => {
+      const failed = (error: unknown) => {
         reportFailure(this.#onerror, 'a message was not taken', error);
         if (isRequest(message)) {
           this.session.cancelled(message.id);
         }
-      });
+      };
+      within(this.session, message, () => this.#receiver.dispatch(message, request, canPoll, failed));
     }
   }
 

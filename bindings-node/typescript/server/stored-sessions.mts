@@ -7,6 +7,7 @@ import { ours } from '../errors.mjs';
 import { type LookUp, Refusal, type Session } from '../native.mjs';
 import type { Runtime, Waiter } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
+import { look, relaying } from '../telemetry.mjs';
 import { type Adopt, offer } from './adoption.mjs';
 import { bodyOf, maxBodyBytes } from './body.mjs';
 import type { AnswerContext, Exchange, FetchOptions } from './exchange.mjs';
@@ -96,6 +97,7 @@ export class StoredSessions {
 
   /** Answers an exchange, and resolves when the answer is handed over or the peer is gone; or leaves it unanswered. */
   async serve(exchange: Exchange): Promise<Served> {
+    look();
     const sessionId = exchange.header('mcp-session-id');
     if (!METHODS.includes(exchange.method) || sessionId === undefined || isStock(this.#sdk)) {
       return 'unknown';
@@ -163,7 +165,7 @@ export class StoredSessions {
     }
     const connection = isReader
       ? session.open(admission, false)
-      : session.relay(admission, body, travellingOf(exchange, runtime.relayedHeaders), jsonResponse);
+      : session.relay(admission, body, relaying(travellingOf(exchange, runtime.relayedHeaders), body), jsonResponse);
     if (connection instanceof Refusal) {
       return this.#refused(exchange, connection);
     }

@@ -16,6 +16,7 @@ from contextvars import Context
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
+from tailrope import _telemetry
 from tailrope._errors import TailropeError
 from tailrope._native import Engine, Signal, Store, Waiters, before_fork, forked, set_log_level
 from tailrope._native import open_store as _open_store
@@ -304,6 +305,7 @@ class Runtime:
             TailropeError: the running loop is not asyncio's (code `not_asyncio`).
         """
         here = current_loop()
+        _telemetry.look()
         if self.answers_elsewhere is None:
             self.answers_elsewhere = self.engine.answers_elsewhere()
         if self.answers_elsewhere or self.is_fronted:

@@ -27,6 +27,7 @@ mod sessions;
 mod shared;
 mod stats;
 mod tasks;
+mod telemetry;
 
 use std::fmt;
 
@@ -46,6 +47,7 @@ pub use sessions::{
 };
 pub use stats::{Across, COUNTERS, Counter, Family as CounterFamily, Kind as CounterKind, Stats};
 pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
+pub use telemetry::{Attribute, BOUNDARIES, CallSpan, Observation, Observer, Spanned, Value};
 
 pub use crate::session::{
     Outcome as CallOutcome, OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end,
@@ -67,6 +69,7 @@ use sessions::places::Places;
 use sessions::sending::MAX_UNANSWERED;
 use shared::{Shared, Timed, lock};
 use stats::Counters;
+use telemetry::Tools;
 
 /// The engine. Cheap to clone; all clones are one engine.
 #[derive(Clone)]
@@ -148,6 +151,7 @@ impl Engine {
             warned_unidentified: AtomicBool::new(false),
             warned_unreadable: AtomicBool::new(false),
             warned_dropped: Mutex::default(),
+            tools: Tools::default(),
             closed: AtomicBool::new(false),
             forked: AtomicBool::new(false),
         }))

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::engine::clock::{Clock, RandomSource};
+use crate::engine::telemetry::Observer;
 use crate::exchange::IDENTITY_HEADERS;
 use crate::session::{Pace, Paces};
 use crate::store::{EventStore, Limits, StoreOptions};
@@ -83,6 +84,8 @@ pub struct Options {
     pub warn_event_bytes: usize,
     /// The store; the memory store when there is none.
     pub store: Option<Arc<dyn EventStore>>,
+    /// Takes what OpenTelemetry is to know of calls and sessions; with none nothing is made for it.
+    pub observer: Option<Arc<dyn Observer>>,
     /// The clock; the system's when there is none.
     pub clock: Option<Arc<dyn Clock>>,
     /// The randomness; the system's when there is none.
@@ -138,6 +141,7 @@ impl Default for Options {
             log_calls: false,
             warn_event_bytes: 1 << 20,
             store: None,
+            observer: None,
             clock: None,
             randomness: None,
         }

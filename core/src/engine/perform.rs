@@ -1,5 +1,6 @@
 //! Performs what the stream machines ask for, until nothing is left.
 
+use crate::engine::connections::conn::Traced;
 use crate::engine::lines::{Subject, log_later};
 use crate::engine::live::Note;
 use crate::engine::sessions::Sent;
@@ -62,10 +63,15 @@ impl Change<'_> {
                 });
                 if let Some(out) = self.state.conns.get_mut(&conn) {
                     out.head = Some(AnswerHead::EVENT_STREAM);
+                    let is_resume = out.cursor.is_some();
                     let (request, cursor) = out.asked_for();
                     let (after, instead) = out.reading().map_or((0, false), |reading| (reading.after, reading.instead));
                     Counters::add(&counters.resumes_accepted, u64::from(!instead));
                     let replayed = stored.saturating_sub(after);
+                    if is_resume && self.cell.shared.is_observed() {
+                        let parent = self.state.session.stream(nonce).and_then(|stream| stream.trace.clone());
+                        out.traced = parent.map(|parent| Box::new(Traced { parent, since: self.now, replayed }));
+                    }
                     log_later!(self, DEBUG, [subject = Subject::of(&self.state.session, nonce)], stream = subject.stream,
                         connection = conn, %request, tool = subject.tool, ?cursor, replayed, "resume");
                 }

@@ -47,17 +47,20 @@ impl Change<'_> {
     }
 
     fn log_record(&mut self, record: Box<Record>) {
+        let duration_ms = self.duration_ms(record.begun);
         self.note_ended(&record);
+        self.observe_call(&record, duration_ms);
         let shared = &self.cell.shared;
         if record.outcome == Outcome::Result && !shared.options.log_calls {
-            // It was kept for the live page alone.
-            return self.state.session.record_results(shared.live.is_watched(self.now));
+            // Only the live page, or an observer, had it kept.
+            let is_wanted = shared.is_observed() || shared.live.is_watched(self.now);
+            return self.state.session.record_results(is_wanted);
         }
         let of = Of {
             session: Arc::clone(&self.cell.name),
             sdk: self.cell.dialect.sdk,
             user: self.state.user.as_ref().map(|user| user.name.clone()),
-            duration_ms: self.duration_ms(record.begun),
+            duration_ms,
         };
         self.effects.lines.extend(later(of, record, self.cell.shared.options.log_calls));
     }
@@ -81,7 +84,8 @@ fn later(of: Of, record: Box<Record>, is_every: bool) -> Option<Later> {
         Weight::Lost => tracing::Level::WARN,
         Weight::Broken => tracing::Level::ERROR,
     };
-    if level > tracing::level_filters::LevelFilter::current() {
+    let is_wanted = is_every || record.outcome.weight() != Weight::Well;
+    if !is_wanted || level > tracing::level_filters::LevelFilter::current() {
         return None;
     }
     let (kind, is_refused) = (record.outcome.as_str(), record.outcome == Outcome::Refused);

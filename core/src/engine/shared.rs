@@ -17,6 +17,7 @@ use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::following::{Followed, Following};
 use crate::engine::tasks::query::Query;
 use crate::engine::tasks::subscription::SubscriptionCell;
+use crate::engine::telemetry::Tools;
 use crate::engine::{EngineError, Options};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
@@ -107,6 +108,8 @@ pub(crate) struct Shared {
     pub(crate) warned_unreadable: AtomicBool,
     /// What of relayed requests the log says does not travel.
     pub(crate) warned_dropped: Mutex<BTreeSet<Box<str>>>,
+    /// The tools that measurements name.
+    pub(crate) tools: Tools,
     pub(crate) closed: AtomicBool,
     pub(crate) forked: AtomicBool,
 }
@@ -172,6 +175,11 @@ impl Shared {
     pub(crate) fn next_look(&self, now: Ms, pause_ms: u64) -> Ms {
         let early_ms = pause_ms / 2 * u64::from(self.jitter()) / u64::from(u16::MAX);
         Ms((now + (pause_ms - early_ms)).0.next_multiple_of(LOOK_TOGETHER_MS))
+    }
+
+    /// Whether somebody wants observations.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.options.observer.as_ref().is_some_and(|observer| observer.wants())
     }
 
     /// In the child of a fork no lock may be touched: a thread of the store may have held it.

@@ -3,6 +3,7 @@
 //! Pure, like the stream machine. A session owns its streams, and nothing of it can be reached
 //! through another session: look-ups are always by (presented session, stream nonce) (I7).
 
+mod about;
 mod ends;
 mod handshake;
 mod heartbeat;
@@ -16,6 +17,7 @@ mod streams;
 
 use std::collections::BTreeMap;
 
+pub use about::{About, TraceParent};
 pub use ends::{SynthesizedEnd, end_payload, ends_payload, nameless_end, refusal_payload, same_end, stream_end};
 pub use handshake::{Handshake, MAX_HANDSHAKE_BYTES};
 pub use outcome::{Outcome, Weight};
@@ -79,6 +81,7 @@ pub struct Session {
     idle_ms: u64,
     /// The last sign of the client.
     last_contact: Ms,
+    begun: Ms,
     /// Until when somebody may still come back for something: see [`Session::idle_at`].
     poll_until: Ms,
     connections: usize,
@@ -115,6 +118,7 @@ impl Session {
             ended: false,
             idle_ms: 0,
             last_contact: now,
+            begun: now,
             poll_until: now,
             connections: 0,
             next_due: Ms::NEVER,
@@ -259,6 +263,11 @@ impl Session {
     /// The requests that have no stream: what each asks for, and since when it runs.
     pub fn outside(&self) -> impl Iterator<Item = (&RequestId, &(Asked, Ms))> {
         self.outside.iter()
+    }
+
+    /// Since when this process has it.
+    pub fn begun(&self) -> Ms {
+        self.begun
     }
 
     /// One stream with its machine.

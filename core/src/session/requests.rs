@@ -59,6 +59,11 @@ impl Requests {
         self.0.first().map(|request| (&request.id, &request.asked))
     }
 
+    /// What this request asks for.
+    pub(super) fn asked(&self, id: &RequestId) -> Option<&Asked> {
+        self.0.iter().find(|request| request.id == *id).map(|request| &request.asked)
+    }
+
     /// The request whose response was published by this token, and what that says.
     pub(super) fn answered(&self, token: u64) -> Option<(&RequestId, &Asked, Outcome)> {
         self.0.iter().find_map(|request| match request.state {

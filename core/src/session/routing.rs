@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Outcome, Question, Session, Steps, SynthesizedEnd};
+use super::{Asked, Outcome, Question, Session, Steps, SynthesizedEnd, TraceParent};
 use crate::Ms;
 use crate::protocol::{RequestId, StreamNonce, jsonrpc};
 use crate::stream::{EventKind, Input, NewEvent, Refused, Seq};
@@ -60,6 +60,21 @@ impl Session {
         let found = self.in_flight.get_key_value(id);
         let (id, nonce) = found.or_else(|| self.in_flight.get_key_value(&id.of_same_text()?))?;
         Some((id, *nonce))
+    }
+
+    /// What a request in flight asks for.
+    pub fn asked(&self, id: &RequestId) -> Option<&Asked> {
+        let nonce = self.in_flight.get(id)?;
+        let of_stream = self.streams.get(nonce).and_then(|stream| stream.requests.asked(id));
+        of_stream.or_else(|| self.outside.get(id).map(|(asked, _)| asked))
+    }
+
+    /// The call of a request in flight has this place in a trace; of several requests of one POST, the first counts.
+    pub fn trace(&mut self, id: &RequestId, trace: TraceParent) {
+        let stream = self.in_flight.get(id).and_then(|nonce| self.streams.get_mut(nonce));
+        if let Some(stream) = stream {
+            stream.trace.get_or_insert(trace);
+        }
     }
 
     /// Publishes a message on the stream that [`route`](Self::route) found. Returns where a question is logged that is

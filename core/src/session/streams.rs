@@ -9,7 +9,7 @@ use super::ends::{SynthesizedEnd, ends_payload};
 use super::heartbeat::Heartbeat;
 use super::idle::awaited_until;
 use super::requests::Requests;
-use super::{Asked, CallPace, Counts, Outcome, Record, Session, Steps};
+use super::{About, Asked, CallPace, Counts, Outcome, Record, Session, Steps, TraceParent};
 use crate::Ms;
 use crate::protocol::{Envelope, IdEncoder, Origin, RequestId, Revision, StreamNonce};
 use crate::stream::{
@@ -34,6 +34,8 @@ pub struct Stream {
     begun: Ms,
     /// What is counted of it, for the records of its requests.
     pub counts: Counts,
+    /// The place of its call in a trace, where it has one.
+    pub trace: Option<TraceParent>,
     /// Until when its client is expected to come back, where it has no reader.
     awaited_until: Option<Ms>,
 }
@@ -63,6 +65,7 @@ impl Stream {
             heartbeat: None,
             begun: Ms::NEVER,
             counts: Counts::default(),
+            trace: None,
             awaited_until: None,
         }
     }
@@ -115,10 +118,9 @@ impl Stream {
         Record { stream: Some(nonce), request, asked, begun, outcome, cause: None, counts }
     }
 
-    /// What is kept with the log: the requests whose end it has not, even where that is on its way.
+    /// What is kept with the log.
     pub fn about(&self) -> Bytes {
-        let requests: Vec<RequestId> = self.requests.ids().cloned().collect();
-        RequestId::encode_all(&requests).into()
+        About { requests: self.requests.ids().cloned().collect(), trace: self.trace.clone() }.encode()
     }
 }
 
@@ -301,12 +303,19 @@ impl Session {
     }
 
     /// Gives a stream that is known from the store a machine again.
-    pub fn follow(&mut self, now: Ms, nonce: StreamNonce, origin: Origin, chain: Chain, record: Follow) {
+    pub fn follow(
+        &mut self,
+        now: Ms,
+        nonce: StreamNonce,
+        (origin, trace): (Origin, Option<TraceParent>),
+        chain: Chain,
+        record: Follow,
+    ) {
         let rules = self.stream_rules(origin == Origin::Standalone);
         let start = Chain::start(&nonce.0);
         let machine = Machine::follow(rules, self.pacing, start.tag(), record);
         self.remove(nonce);
-        self.streams.insert(nonce, Box::new(Stream::new(nonce, origin, machine, chain)));
+        self.streams.insert(nonce, Box::new(Stream { trace, ..Stream::new(nonce, origin, machine, chain) }));
         if let Some(drain) = self.draining {
             let _ = self.handle(now, nonce, Input::Drain(drain), &mut Steps::new());
         }

@@ -517,6 +517,8 @@ const METHODS = {
   closeConnection: ['request', 'number', 'number'],
   closeStandalone: ['number', 'number'],
   'Session.cancelled': ['request'],
+  callSpan: ['request'],
+  traceCall: ['request', 'text'],
   poll: ['number'],
   'HookLog.store': ['id', 'id', 'number', 'payload'],
   'HookLog.replay': ['id', 'text'],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportSecurityMiddleware
 from starlette.requests import ClientDisconnect, Request
 
+from tailrope import _telemetry
 from tailrope._errors import TailropeError
 from tailrope._native import Refusal
 from tailrope.mcp import _adopting, _hosts, _sdk, _sender, _server
@@ -171,7 +172,7 @@ async def _relay(
             opened = _unparsable(runtime, body) or session.relay(
                 opened,
                 method,
-                scope["headers"],
+                _telemetry.relaying(scope["headers"], body),
                 body,
                 runtime.relayed_headers,
                 *_sender.written(scope, runtime.relayed_state),

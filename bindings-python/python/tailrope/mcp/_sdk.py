@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
+from contextvars import Context, ContextVar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from pydantic import ValidationError
 
+from tailrope import _telemetry
 from tailrope._native import is_resumable, unwritable
 from tailrope.mcp._seam import VERSION
 
@@ -146,6 +149,24 @@ else:
         return None if method.endswith(_FOR_ALL) else 0
 
 
+class _Traced(ServerMessageMetadata):
+    """For 1.x, which runs handlers in the context of the session. It asks for the request in the handler's task, before
+    the handler: there the trace of the request goes on."""
+
+    context: Context | None = None
+    __repr__ = object.__repr__
+
+    @property
+    def request_context(self) -> object:
+        if self.context is not None:
+            _telemetry.go_on(self.context)
+        return self._request
+
+    @request_context.setter
+    def request_context(self, request: object) -> None:
+        self._request = request
+
+
 def metadata(
     request: Request,
     *,
@@ -153,8 +174,9 @@ def metadata(
     close: Callable[[], Awaitable[None]] | None = None,
     close_standalone: Callable[[], Awaitable[None]] | None = None,
     on_unanswered: Callable[[], Awaitable[None]] | None = None,
+    context: Context | None = None,
 ) -> ServerMessageMetadata:
-    """What the SDK's own transport attaches to an inbound message."""
+    """What the SDK's own transport attaches to an inbound message. `context` is that of its handler."""
     if MAJOR >= 2:
         return ServerMessageMetadata(
             request_context=request,
@@ -163,9 +185,22 @@ def metadata(
             on_request_unanswered=on_unanswered,
             can_send_request=not json_response,
         )
-    return ServerMessageMetadata(
-        request_context=request, close_sse_stream=close, close_standalone_sse_stream=close_standalone
-    )
+    made = ServerMessageMetadata if context is None or _telemetry.look() is None else _Traced
+    found = made(request_context=request, close_sse_stream=close, close_standalone_sse_stream=close_standalone)
+    if isinstance(found, _Traced):
+        found.context = context
+    return found
+
+
+def spanned() -> Callable[[str], bool]:
+    """Whether the SDK makes a span itself for a call of a method, in the session that the running request opens."""
+    current = getattr(sys.modules.get("fastmcp.server.http"), "_current_http_request", None)
+    if not isinstance(current, ContextVar) or current.get(None) is None:
+        return lambda _method: MAJOR >= 2
+    if MAJOR < 2:
+        return lambda method: method.startswith(("tools/", "resources/", "prompts/"))
+    settings = getattr(sys.modules.get("fastmcp"), "settings", None)
+    return lambda _method: getattr(settings, "telemetry_mode", "native") == "native"
 
 
 def settle_headers(scope: Scope) -> None:
@@ -214,5 +249,6 @@ __all__ = [
     "related_request",
     "session_versions",
     "settle_headers",
+    "spanned",
     "unwrap",
 ]

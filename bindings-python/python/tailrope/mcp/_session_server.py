@@ -12,6 +12,7 @@ from mcp.server.transport_security import TransportSecurityMiddleware
 from mcp.shared.message import SessionMessage
 from starlette.requests import ClientDisconnect, Request
 
+from tailrope import _telemetry
 from tailrope._native import Connection, Refusal
 from tailrope.mcp import _arrivals, _hosts, _sdk, _server
 from tailrope.mcp._answer import write_connection, write_empty, write_refusal
@@ -55,6 +56,7 @@ class SessionServer:
         self.idle_scope: anyio.CancelScope | None = None
         self.json_response = json_response
         self.session_id = session_id
+        self._is_spanned = _sdk.spanned()
         self._server_name = _server.of_new_session(runtime)
         self._id_header = session_id.encode("ascii")
         self._security = TransportSecurityMiddleware(security_settings)
@@ -292,7 +294,9 @@ class SessionServer:
         self, session: Session, request: Request, message: Any, context: contextvars.Context | None = None
     ) -> None:
         """Gives the SDK a request that is in flight."""
-        closer = Closer(self._transport, _sdk.unwrap(message).id)
+        asked = _sdk.unwrap(message)
+        closer = Closer(self._transport, asked.id)
+        context = _telemetry.begin(session, asked.id, asked.params, self._is_spanned, context)
         can_poll = session.can_poll and not self.json_response
         metadata = _sdk.metadata(
             request,
@@ -300,6 +304,7 @@ class SessionServer:
             close=closer if can_poll else None,
             close_standalone=closer.standalone() if can_poll else None,
             on_unanswered=partial(self._unanswered, closer.request_id),
+            context=context,
         )
         try:
             await self._inbox.put(SessionMessage(message, metadata=metadata), context)

@@ -6,6 +6,7 @@ use crate::Ms;
 use crate::engine::connections::{Chunk, Wake};
 use crate::exchange::{AnswerHead, Join};
 use crate::protocol::{Origin, StreamNonce};
+use crate::session::TraceParent;
 use crate::store::Ticket;
 use crate::stream::{Chain, CloseReason, Page, Seq};
 use crate::sync::Arc;
@@ -38,6 +39,17 @@ pub(crate) struct Conn {
     pub(crate) attaching: Option<Ticket>,
     /// Set if the connection gets one JSON body, made of the answers on its stream.
     pub(crate) gathers: Option<Join>,
+    /// Set if it resumes a call that has its place in a trace.
+    pub(crate) traced: Option<Box<Traced>>,
+}
+
+/// A resume in a trace.
+pub(crate) struct Traced {
+    /// The place of its call.
+    pub(crate) parent: TraceParent,
+    pub(crate) since: Ms,
+    /// How many events were stored after the cursor.
+    pub(crate) replayed: u64,
 }
 
 /// How far a connection is.
@@ -119,6 +131,7 @@ impl Conn {
             retry_ms: None,
             attaching: None,
             gathers: None,
+            traced: None,
         }
     }
 

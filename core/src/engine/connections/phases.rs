@@ -69,7 +69,8 @@ impl Change<'_> {
             self.note_live(conn.nonce, Note::Closed { conn: id, why });
         }
         self.enter(id, Phase::Ended(CloseReason::Complete));
-        let Some(conn) = self.state.conns.remove(&id) else { return };
+        let Some(mut conn) = self.state.conns.remove(&id) else { return };
+        self.observe_connection(&mut conn);
         self.effects.released.push(conn.wake);
         if let Some(ticket) = &conn.attaching {
             self.call_off_attach(ticket);

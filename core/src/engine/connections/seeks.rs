@@ -14,7 +14,7 @@ use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::exchange::AnswerHead;
 use crate::protocol::{IdEncoder, MAX_VISIT, Origin, RequestId, StreamNonce, sse};
-use crate::session::Stream;
+use crate::session::{About, Stream};
 use crate::store::{Answer, Attach, Attached, AttachedLog, LogPage, Operation, ReadLimit, StoreError, Ticket};
 use crate::stream::{Chain, CloseReason, ConnectionId, Follow, Input, Seq};
 use crate::sync::atomic::Ordering;
@@ -243,7 +243,7 @@ impl Change<'_> {
         let Some(reader) = self.state.conns.get(&conn) else { return };
         // An answer in JSON is read to its end: nobody can come back for the rest.
         let (origin, stays) = (reader.origin.clone(), reader.gathers.is_some());
-        let requests = RequestId::decode_all(&log.about).unwrap_or_default();
+        let About { requests, trace } = About::decode(&log.about).unwrap_or_default();
         let LogPage { page, chain, mut is_finished, mut tail, paced, readers, owner } = log.page;
         if let Some(end) = self.state.unconfirmed_end(nonce).filter(|_| !is_finished) {
             // An end that the store has not confirmed is the log's end all the same.
@@ -260,7 +260,7 @@ impl Change<'_> {
             }
             let paced = self.state.relays.paced(nonce).filter(|_| page.head == 0).unwrap_or(paced);
             let follow = Follow { head: page.head, finished: is_finished, tail, paced, stays };
-            self.state.session.follow(self.now, nonce, origin, Chain(chain), follow);
+            self.state.session.follow(self.now, nonce, (origin, trace), Chain(chain), follow);
             if is_followed && !is_finished {
                 is_left = !requests.is_empty() && self.cell.is_gone(owner);
                 self.follow(nonce, requests);
@@ -290,7 +290,7 @@ impl Change<'_> {
     fn may_be_posted(&self, log: &AttachedLog) -> bool {
         let AttachedLog { about, page: LogPage { page, is_finished, owner, .. } } = log;
         let is_own = owner.is_none() && !self.cell.is_elsewhere();
-        is_own && page.head == 0 && !is_finished && RequestId::decode_all(about).is_some_and(|ids| !ids.is_empty())
+        is_own && page.head == 0 && !is_finished && About::decode(about).is_some_and(|about| !about.requests.is_empty())
     }
 
     /// The store has no log for a connection.

@@ -56,8 +56,8 @@ impl Change<'_> {
 
     /// An append without anything, at the end of the stream's log.
     fn empty_append(&self, stream: &Stream, first: Seq) -> Append {
-        // If the logs are gone with the process, nobody asks for `about`.
-        let is_kept = first == 1 && self.cell.shared.store.outlives_process();
+        // If the logs are gone with the process, only the trace is asked for.
+        let is_kept = first == 1 && (self.cell.shared.store.outlives_process() || stream.trace.is_some());
         Append {
             first,
             chain_before: stream.chain.0,

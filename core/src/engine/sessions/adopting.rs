@@ -370,7 +370,7 @@ impl Change<'_> {
         match running.iter().find(|log| Some(log.nonce) == standalone) {
             Some(&RunningLog { nonce, head, chain, .. }) => {
                 let follow = Follow { head, ..Follow::default() };
-                self.state.session.follow(self.now, nonce, Origin::Standalone, Chain(chain), follow);
+                self.state.session.follow(self.now, nonce, (Origin::Standalone, None), Chain(chain), follow);
                 self.state.session.set_standalone(Some(nonce));
                 self.watch(nonce);
             }

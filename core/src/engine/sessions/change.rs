@@ -8,6 +8,7 @@ use crate::engine::lines::Later;
 use crate::engine::sessions::Sent;
 use crate::engine::sessions::cell::{Cell, State};
 use crate::engine::shared::lock;
+use crate::engine::telemetry::Observation;
 use crate::protocol::StreamNonce;
 use crate::session::Steps;
 use crate::store::StoreError;
@@ -54,6 +55,8 @@ pub(crate) struct Effects {
     pub(crate) released: SmallVec<[Arc<dyn Wake>; 1]>,
     /// What is to be logged.
     pub(crate) lines: Vec<Later>,
+    /// What is to be observed.
+    pub(crate) observed: Vec<Observation>,
 }
 
 impl Cell {
@@ -72,7 +75,8 @@ impl Cell {
         let value = make(&mut change);
         change.complete();
         let wakes = change.wakes();
-        let Effects { lines, tells_owner, builds_next, ends, hands_over, written, read, released, .. } = change.effects;
+        let Effects { lines, observed, tells_owner, builds_next, ends, hands_over, written, read, released, .. } =
+            change.effects;
         let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
         let is_written = was_writing && state.writing.is_empty();
         let is_decided = was_pending && !state.adoption.is_pending();
@@ -104,6 +108,9 @@ impl Cell {
         wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
         drop(released);
         self.shared.write_lines(lines);
+        if let Some(observer) = self.shared.options.observer.as_ref() {
+            observed.into_iter().for_each(|observation| observer.take(observation));
+        }
         value
     }
 

@@ -149,7 +149,8 @@ impl Cell {
         let ended = self.change(|change| {
             let ended = !change.state.session.has_ended();
             if ended {
-                if goes_on(change.state) {
+                let goes_on = goes_on(change.state);
+                if goes_on {
                     self.keep_logs();
                 }
                 let streams = change.state.session.streams();
@@ -159,7 +160,7 @@ impl Cell {
                     self.shared.drained.add(|tally| tally.ended += change.state.session.in_flight());
                 }
                 let State { session, is_fenced, .. } = &mut *change.state;
-                session.blame(if *is_fenced {
+                let outcome = if *is_fenced {
                     Outcome::OwnerGone
                 } else if session.is_draining() {
                     Outcome::Drained
@@ -167,7 +168,11 @@ impl Cell {
                     Outcome::ClientGone
                 } else {
                     Outcome::SessionEnded
-                });
+                };
+                session.blame(outcome);
+                if !goes_on {
+                    self.observe_end(change, outcome);
+                }
                 change.state.session.end(change.now, end, &mut change.steps);
                 change.end_building();
                 change.end_inbox();

@@ -9,8 +9,7 @@ use crate::engine::logs::log::Write;
 use crate::engine::sessions::cell::{Cell, SESSION, State};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
-use crate::protocol::RequestId;
-use crate::session::{SynthesizedEnd, ends_payload};
+use crate::session::{About, SynthesizedEnd, ends_payload};
 use crate::store::{Append, Epoch, Hold, LogPage, Owner, RunningLog, StoreError};
 
 impl Cell {
@@ -121,7 +120,7 @@ impl Change<'_> {
     /// Ends a log that nobody goes on writing.
     pub(crate) fn end_running(&mut self, epoch: Epoch, (log, end): (&RunningLog, SynthesizedEnd)) {
         let RunningLog { nonce, head, chain, ref about } = *log;
-        let Some(requests) = RequestId::decode_all(about) else {
+        let Some(About { requests, .. }) = About::decode(about) else {
             return log_later!(self, ERROR, of nonce, [], "what a log was created with cannot be read, so it gets no end");
         };
         // The standalone stream has no end.

@@ -18,7 +18,7 @@ use crate::engine::sessions::{Posted, SessionHandle};
 use crate::engine::stats::Counters;
 use crate::exchange::{Admission, Relayed, RelayedMethod};
 use crate::protocol::{Envelope, NotRelayed, Refusal, RequestId, StreamNonce};
-use crate::session::{Call, SynthesizedEnd, refusal_payload, same_end};
+use crate::session::{About, Call, SynthesizedEnd, refusal_payload, same_end};
 use crate::store::{Answer, Append, Mail, Operation, StoreError};
 use crate::stream::{Chain, Input};
 use crate::sync::Arc;
@@ -177,7 +177,7 @@ impl Change<'_> {
             // The store had lost the log of the message, which will be written again.
             return;
         }
-        let Some(requests) = RequestId::decode_all(&message.about) else {
+        let Some(About { requests, .. }) = About::decode(&message.about) else {
             log_later!(self, ERROR, of nonce, [], "a message of another process cannot be read");
             return self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
         };
