@@ -39,6 +39,9 @@ pub struct HealthParts {
     pub is_behind: bool,
 }
 
+/// As JavaScript gives several.
+type Engines<'env> = Vec<ClassInstance<'env, Engine>>;
+
 fn all(engines: &[ClassInstance<'_, Engine>]) -> Stats {
     Stats::of_all(engines.iter().map(|engine| &engine.engine))
 }
@@ -530,7 +533,7 @@ impl Engine {
 
     /// What the engines of the thread did and hold: counts by name.
     #[napi]
-    pub fn stats_of<'env>(env: &'env Env, engines: Vec<ClassInstance<'_, Engine>>) -> Result<Object<'env>> {
+    pub fn stats_of<'env>(env: &'env Env, engines: Engines<'_>) -> Result<Object<'env>> {
         let mut counts = Object::new(env).map_err(internal)?;
         for (counter, value) in all(&engines).entries() {
             counts.set(camel_case(counter.name), number(value)).map_err(internal)?;
@@ -540,7 +543,7 @@ impl Engine {
 
     /// The same for Prometheus. `process` is how it tells this thread from other threads and processes.
     #[napi]
-    pub fn exposition(engines: Vec<ClassInstance<'_, Engine>>, process: String) -> String {
+    pub fn exposition(engines: Engines<'_>, process: String) -> String {
         all(&engines).exposition(&process)
     }
 
@@ -580,8 +583,7 @@ impl Engine {
 
     /// The answer to a request for the live page of these engines. See the core's `live_answer`.
     #[napi]
-    #[expect(clippy::needless_pass_by_value, reason = "how napi gives a list of objects")]
-    pub fn live_answer(method: String, query: Option<String>, engines: Vec<ClassInstance<'_, Engine>>) -> JsLiveAnswer {
+    pub fn live_answer(method: String, query: Option<String>, engines: Engines<'_>) -> JsLiveAnswer {
         let snapshots = || engines.iter().filter_map(|one| one.engine.live_snapshot()).collect();
         let engine::LiveAnswer { status, headers, body } = engine::live_answer(&method, query.as_deref(), snapshots);
         let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

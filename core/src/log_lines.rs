@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Write};
 
+pub use tracing::Level;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::{Event, Metadata, Subscriber, span};
 
 /// A line of the log.
 #[derive(Debug, Default)]

@@ -94,7 +94,7 @@ async def _answer(
 
 
 class _Endpoint:
-    """An ASGI app that answers a method and a query. Mount it, give it to a `Route`, or return it from a custom route."""
+    """An ASGI app. Mount it, give it to a `Route`, or return it from a custom route."""
 
     def __init__(self, answer: Callable[[str, str], tuple[int, Sequence[tuple[str, str]], str]]) -> None:
         self._answer = answer

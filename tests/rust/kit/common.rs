@@ -12,14 +12,13 @@ use tailrope_core::engine::{
     Clock, Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, RandomSource, Sent,
     SessionHandle, Wake,
 };
-use tailrope_core::log_lines::{Line, LineSink, send_lines};
+use tailrope_core::log_lines::{Level, Line, LineSink, send_lines};
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
 use tailrope_core::store::{
     Answer, Append, Attach, Attached, AttachedLog, Complete, Epoch, EventStore, Hold, Limits, LogPage, Mail,
     MemoryStore, Operation, Outcome, ReadLimit, RunningLog, StoreError, StreamKey, Ticket, Usage,
 };
 use tailrope_core::stream::{CloseReason, Seq};
-use tracing::Level;
 
 use crate::kit::dice::Dice;
 
