@@ -302,6 +302,8 @@ const CLOSES = {
   }),
 };
 
+const sessionsOf = (eventStore) => Engine.statsOf([eventStore[runtimeOf].engine]).sessions;
+
 for (const line of LINES) {
   for (const [name, close] of Object.entries(CLOSES)) {
     test(`${line} one session whose close ${name} stops no other from ending`, ours, async (t) => {
@@ -329,7 +331,7 @@ for (const line of LINES) {
       for (let opened = 0; opened < 3; opened++) {
         await opens(host.port);
       }
-      await until(() => eventStore[runtimeOf].engine.stats().sessions === 0);
+      await until(() => sessionsOf(eventStore) === 0);
       isFirst = true;
       await opens(host.port);
       await router.close();
@@ -354,7 +356,7 @@ for (const line of LINES) {
       return tick.call(this);
     });
     await opens(host.port);
-    await until(() => eventStore[runtimeOf].engine.stats().sessions === 0);
+    await until(() => sessionsOf(eventStore) === 0);
     assert.deepEqual(uncaught.splice(0), []);
   });
 }

@@ -513,7 +513,8 @@ async def test_workers_need_a_store_that_they_share(commands: Any) -> None:
 
 
 async def test_workers_share_their_sessions_and_are_started_again(commands: Any, tmp_path: Path) -> None:
-    store = ("--store", f"sqlite:{tmp_path / 'events.db'}", "--owner-lost-ms", "1000", "--retry-ms", "20")
+    # It is also how long a worker may take to adopt a session.
+    store = ("--store", f"sqlite:{tmp_path / 'events.db'}", "--owner-lost-ms", "5000", "--retry-ms", "20")
     command = commands("--port", "0", "--workers", "2", *store)
     port = await command.port()
     await command.line("Application startup complete", 2)

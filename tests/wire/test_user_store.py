@@ -143,7 +143,8 @@ async def test_bad_id_of_a_response_is_a_store_fault(lab: Server, bad: str) -> N
     await lab.plan(bad_id=bad, bad_on="terminal")
     reply = await peer.call("script", {"steps": ["emit 1", "return x"]}, id=4)
     events = await reply.rest()
-    assert events[-1].message["id"] == 4 and "error" in events[-1].message
+    assert events[-1].message["id"] == 4 and "result" in events[-1].message
+    assert events[-1].id is None, "nobody can resume behind it"
     await works(peer)
 
 

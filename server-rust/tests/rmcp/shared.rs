@@ -33,6 +33,8 @@ pub(crate) struct Place(PathBuf);
 impl Place {
     pub(crate) fn new(name: &str) -> Self {
         let place = std::env::temp_dir().join(format!("tailrope-server-{}-{name}", std::process::id()));
+        // A process of the same id that was killed has left it.
+        let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir_all(&place).unwrap();
         Self(place)
     }

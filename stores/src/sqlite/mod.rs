@@ -193,6 +193,8 @@ mod tests {
     #[test]
     fn what_frees_room_has_some_left_on_a_full_disk() {
         let folder = std::env::temp_dir().join(format!("tailrope-reserve-{}", std::process::id()));
+        // A process of the same id may have left it.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let free = Arc::new(AtomicU64::new(u64::MAX));
         let room = Arc::clone(&free);

@@ -190,6 +190,8 @@ mod tests {
     impl Folder {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("tailrope-{name}-{}", std::process::id()));
+            // A process of the same id that was killed has left it.
+            let _ = std::fs::remove_dir_all(&path);
             std::fs::create_dir_all(&path).unwrap();
             Self(path)
         }

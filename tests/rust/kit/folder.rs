@@ -11,6 +11,8 @@ impl Folder {
     pub(crate) fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("tailrope-{}-{number}", std::process::id()));
+        // A process of the same id that was killed has left it.
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder can be made");
         Self(path)
     }

@@ -19,7 +19,7 @@ mod stock;
 mod tools;
 
 use std::collections::HashMap;
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
@@ -84,6 +84,8 @@ async fn serve_behind(
     options: &Options,
 ) -> io::Result<()> {
     let folder = std::env::temp_dir().join(format!("tailrope-front-{}", std::process::id()));
+    // A process of the same id that was killed has left it.
+    let _ = fs::remove_dir_all(&folder);
     DirBuilder::new().mode(0o700).create(&folder)?;
     let socket = folder.join("app");
     let behind = UnixListener::bind(&socket)?;
@@ -98,7 +100,7 @@ async fn serve_behind(
     let served = axum::serve(behind, app).with_graceful_shutdown(stopped).await;
     serving.drain(&Value::Null).await;
     let _ = tokio::task::spawn_blocking(move || front.close(FRONT_END_MS)).await;
-    std::fs::remove_dir_all(&folder)?;
+    fs::remove_dir_all(&folder)?;
     served
 }
 
