@@ -80,7 +80,7 @@ pub(crate) fn observe(observer: Function<'_, Observed, ()>) -> Result<Vec<f64>> 
     OBSERVER.set(Some(observer));
     OBSERVES.set(true);
     WANTED.store(true, Ordering::Relaxed);
-    Ok(engine::BOUNDARIES.to_vec())
+    Ok(engine::boundaries())
 }
 
 /// Tells what waits. The function is ours: it does not throw.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{Attribute, BOUNDARIES, Observation, Observer, Spanned, Value};
+use tailrope_core::engine::{Attribute, Observation, Observer, Spanned, Value, boundaries};
 
 /// Whether the program has set OpenTelemetry up.
 static WANTED: AtomicBool = AtomicBool::new(false);
@@ -26,7 +26,7 @@ impl Observer for Telemetry {
 #[pyfunction]
 pub(crate) fn observe() -> Vec<f64> {
     WANTED.store(true, Ordering::Relaxed);
-    BOUNDARIES.to_vec()
+    boundaries()
 }
 
 pub(crate) fn attributes<'py>(py: Python<'py>, attributes: &[Attribute]) -> PyResult<Bound<'py, PyDict>> {

@@ -47,7 +47,7 @@ pub use sessions::{
 };
 pub use stats::{Across, COUNTERS, Counter, Family as CounterFamily, Kind as CounterKind, Stats};
 pub use tasks::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery, TaskSubscription};
-pub use telemetry::{Attribute, BOUNDARIES, CallSpan, Observation, Observer, Spanned, Value};
+pub use telemetry::{Attribute, CallSpan, Observation, Observer, Spanned, Value, boundaries};
 
 pub use crate::session::{
     Outcome as CallOutcome, OutgoingKind, Pace, Paces, SynthesizedEnd, end_payload, nameless_end,

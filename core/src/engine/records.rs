@@ -84,8 +84,7 @@ fn later(of: Of, record: Box<Record>, is_every: bool) -> Option<Later> {
         Weight::Lost => tracing::Level::WARN,
         Weight::Broken => tracing::Level::ERROR,
     };
-    let is_wanted = is_every || record.outcome.weight() != Weight::Well;
-    if !is_wanted || level > tracing::level_filters::LevelFilter::current() {
+    if level > tracing::level_filters::LevelFilter::current() {
         return None;
     }
     let (kind, is_refused) = (record.outcome.as_str(), record.outcome == Outcome::Refused);

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::engine::connections::conn::{Conn, Traced};
+use crate::engine::durations::DURATION_BOUNDS_MS;
 use crate::engine::lines::shown;
 use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::{Cell, State};
@@ -24,7 +25,9 @@ const MAX_TOOLS: usize = 200;
 const OTHER: &str = "_OTHER";
 
 /// The histograms' bounds in seconds, as the conventions give them.
-pub const BOUNDARIES: [f64; 14] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+pub fn boundaries() -> Vec<f64> {
+    DURATION_BOUNDS_MS.iter().map(|ms| *ms as f64 / 1_000.0).collect()
+}
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
