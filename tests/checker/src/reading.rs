@@ -30,8 +30,10 @@ impl Checker {
         connection.note_bytes(bytes);
         connection.decoder.push(bytes);
         if let Some(stream) = connection.stream.filter(|_| is_first && !is_probe) {
+            // A later one that has been closed by now has nothing that this one could not take over.
+            let is_before = |reader: usize| reader < at || self.connections[reader].closed.is_some();
             let readers = &mut self.streams[stream].readers;
-            let after = readers.partition_point(|(reader, _)| *reader < at);
+            let after = readers.iter().rposition(|(reader, _)| is_before(*reader)).map_or(0, |last| last + 1);
             readers.insert(after, (at, self.now));
         }
         loop {
@@ -248,8 +250,8 @@ impl Checker {
         let this = &self.connections[at];
         let emitted = stream.event(place).and_then(|event| event.emitted);
         let is_lost = stream.gone.or(self.sessions[stream.session].gone).permits_loss();
-        let newer = &stream.readers[stream.readers.partition_point(|(reader, _)| *reader <= at)..];
-        let wrong = newer.iter().find(|(reader, since)| {
+        let mut newer = stream.readers.iter().skip_while(|(reader, _)| *reader != at).skip(1);
+        let wrong = newer.find(|(reader, since)| {
             let newer = &self.connections[*reader].open;
             let is_elsewhere = newer.elsewhere || newer.process != this.open.process;
             let gave_up = self.connections[*reader].closed.is_some() && !self.connections[*reader].has_more;

@@ -101,10 +101,22 @@ fn i4_the_newest_reader_has_the_stream() {
     let parked = Story::new().stream("standalone").stored("standalone", [1]).open("one", "standalone", None);
     let parked = parked.prime("one", "p").open("two", "standalone", None).prime("two", "q").lost("two");
     parked.comes("one", "standalone", [1]).is_good();
+    // The server had both requests at one time, and came to the later one first.
+    crossed().closed("two").prime("one", "p2").comes("one", "a", [1]).closed("one").is_good();
+}
+
+fn crossed() -> Story {
+    let story = Story::call().lost("post").open("one", "a", Some("p0")).open("two", "a", Some("p0")).stored("a", [1]);
+    story.prime("two", "p1").comes("two", "a", [1])
 }
 
 #[test]
 fn i4_is_broken() {
+    crossed().prime("one", "p2").comes("one", "a", [1]).breaks("I4", "after two");
+    // The one that the server came to last is the newest for those before it, too.
+    let before = Story::call().open("one", "a", Some("p0")).open("two", "a", Some("p0")).stored("a", [1, 2]);
+    let before = before.prime("two", "p1").comes("two", "a", [1]).closed("two").prime("one", "p2");
+    before.comes("one", "a", [1]).comes("post", "a", [1]).breaks("I4", "after");
     taken_over(|_| {}).comes("post", "a", [2]).breaks("I4", "after get has taken the stream over");
     let primed = Story::call().open("get", "a", Some("p0")).prime("get", "p1").stored("a", [1]);
     primed.comes("post", "a", [1]).breaks("I4", "after get");
