@@ -30,11 +30,11 @@ impl Checker {
         connection.note_bytes(bytes);
         connection.decoder.push(bytes);
         if let Some(stream) = connection.stream.filter(|_| is_first && !is_probe) {
-            // A later one that has been closed by now has nothing that this one could not take over.
-            let is_before = |reader: usize| reader < at || self.connections[reader].closed.is_some();
+            // A later one that has been closed by now has nothing that this one could take away from it.
+            let is_newer = |reader: usize| reader > at && self.connections[reader].closed.is_none();
             let readers = &mut self.streams[stream].readers;
-            let after = readers.iter().rposition(|(reader, _)| is_before(*reader)).map_or(0, |last| last + 1);
-            readers.insert(after, (at, self.now));
+            let before = readers.iter().position(|(reader, _)| is_newer(*reader)).unwrap_or(readers.len());
+            readers.insert(before, (at, self.now));
         }
         loop {
             match self.connections[at].decoder.next() {
@@ -250,8 +250,7 @@ impl Checker {
         let this = &self.connections[at];
         let emitted = stream.event(place).and_then(|event| event.emitted);
         let is_lost = stream.gone.or(self.sessions[stream.session].gone).permits_loss();
-        let mut newer = stream.readers.iter().skip_while(|(reader, _)| *reader != at).skip(1);
-        let wrong = newer.find(|(reader, since)| {
+        let wrong = stream.readers.iter().skip_while(|(reader, _)| *reader != at).skip(1).find(|(reader, since)| {
             let newer = &self.connections[*reader].open;
             let is_elsewhere = newer.elsewhere || newer.process != this.open.process;
             let gave_up = self.connections[*reader].closed.is_some() && !self.connections[*reader].has_more;

@@ -180,7 +180,7 @@ pub(crate) struct Stream {
     pub(crate) holes: Vec<Hole>,
     /// Between which places events were announced as missing while the log was lost.
     pub(crate) announced: Vec<(Place, Place)>,
-    /// Connections that got their first bytes, in the order of opening, with when they did.
+    /// Connections that got their first bytes, the newest reader last, with when they did.
     pub(crate) readers: Vec<(usize, Moment)>,
 }
 

@@ -113,6 +113,9 @@ fn crossed() -> Story {
 #[test]
 fn i4_is_broken() {
     crossed().prime("one", "p2").comes("one", "a", [1]).breaks("I4", "after two");
+    // A third one that is closed says nothing about the second, which is still open.
+    let third = crossed().open("three", "a", Some("p0")).prime("three", "p3").closed("three");
+    third.prime("one", "p2").comes("one", "a", [1]).breaks("I4", "after two");
     // The one that the server came to last is the newest for those before it, too.
     let before = Story::call().open("one", "a", Some("p0")).open("two", "a", Some("p0")).stored("a", [1, 2]);
     let before = before.prime("two", "p1").comes("two", "a", [1]).closed("two").prime("one", "p2");
