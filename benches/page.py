@@ -37,6 +37,7 @@ BEGIN, END = "<!-- figures of `make bench`: benches/page.py writes them -->", "<
 BLOCK = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 LANGUAGES = {"python": "Python", "node": "Node"}
 WIDTH = 120
+FRONT = "The front is what `tailrope.serve()` and `serve()` start: Tailrope's own listener, with the SDK behind it."
 # A measurement that has the machine for itself ends with a load average of about 2; before it, packages are built.
 BUSY = 3.0
 # What the title of a language names of its versions.
@@ -119,7 +120,7 @@ def latest(report: dict[str, Any]) -> str:
         lines.append(f"| Versions, {LANGUAGES[language]} | {versions} |")
     lines += [
         "",
-        "The front is what `tailrope.serve()` and `serve()` start: Tailrope's own listener, with the SDK behind it.",
+        FRONT,
         f"Values are medians of {report['rounds']} rounds. A ratio is Tailrope's value by stock's within a round,",
         "and the median of the rounds. The sides of a round run next to each other: what else the",
         "machine does weighs on both, so that ratios are what to look at, and CPU more than rates. Above 1 is better",
@@ -150,7 +151,7 @@ def summary(report: dict[str, Any]) -> str:
     languages = report["languages"]
     titles = [heading(language, part) for language, part in languages.items()]
     said = f"Tailrope by the SDK's own transport, measured on {report['date']} by `{report['command']}` with"
-    said += f" {' and '.join(titles)}. Above 1 is better for rates, below 1 for memory.{busy(report)}"
+    said += f" {' and '.join(titles)}. Above 1 is better for rates, below 1 for memory. {FRONT}{busy(report)}"
     names = [LANGUAGES[language] for language in languages]
     heads = [head for name in names for head in (name, f"{name}, front")]
     lines = [*textwrap.wrap(said, WIDTH), "", f"| | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
