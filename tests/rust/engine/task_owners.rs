@@ -188,6 +188,38 @@ fn o10_the_end_of_a_task_that_the_store_lost_is_written_again() {
 }
 
 #[test]
+fn o10_a_sender_asks_again_where_the_store_lost_what_became_of_its_update() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    caller.answer(0, &input_required());
+    fleet.nodes[0].loses_ends.store(true, Ordering::SeqCst);
+    let updating = update(&fleet.benches[1], &task, "1.0.q");
+    fleet.settle();
+    assert_eq!(caller.started().0, 1);
+    fleet.advance(1_000);
+    assert!(updating.take().is_none(), "the store has lost it");
+    fleet.nodes[0].loses_ends.store(false, Ordering::SeqCst);
+    fleet.disturb();
+    fleet.advance(250);
+    fleet.advance(250);
+    assert!(updating.is_acknowledged());
+    assert_eq!(caller.steps(), [], "it counts once");
+    // The same of a task that has its end by then.
+    fleet.nodes[0].loses_ends.store(true, Ordering::SeqCst);
+    let cancelling = cancel(&fleet.benches[1], &task);
+    fleet.settle();
+    assert!(caller.steps().contains(&CallStep::Disconnect { run: 1 }));
+    fleet.advance(1_000);
+    assert!(cancelling.take().is_none());
+    fleet.nodes[0].loses_ends.store(false, Ordering::SeqCst);
+    fleet.disturb();
+    fleet.advance(250);
+    fleet.advance(250);
+    assert!(cancelling.is_acknowledged());
+}
+
+#[test]
 fn o10_a_task_that_was_left_to_others_is_written_again() {
     let fleet = Fleet::new(2);
     let caller = open(&fleet.benches[0]);

@@ -72,6 +72,8 @@ pub(crate) struct Node {
     pub(crate) abandoned: AtomicU64,
     /// Ends of logs of messages are not done, and nothing is said; and how many came.
     pub(crate) holds_ends: AtomicBool,
+    /// They are confirmed, and the store loses them.
+    pub(crate) loses_ends: AtomicBool,
     pub(crate) ends: AtomicU64,
     pub(crate) holds: AtomicU64,
     /// Another process is said to have been faster with every session.
@@ -108,7 +110,7 @@ impl Fleet {
                 holds,
                 is_beaten,
                 of_appends,
-                (abandoned, holds_ends, ends),
+                (abandoned, holds_ends, loses_ends, ends),
             ) = Default::default();
             let (hub, watchers, readers_before, messages_before, at_release) =
                 (Arc::clone(&hub), Watchers::default(), AtomicU64::new(0), AtomicU64::new(0), Mutex::default());
@@ -129,6 +131,7 @@ impl Fleet {
                 takes,
                 abandoned,
                 holds_ends,
+                loses_ends,
                 ends,
                 holds,
                 is_beaten,
@@ -364,6 +367,9 @@ impl EventStore for Node {
             self.ends.fetch_add(1, Ordering::SeqCst);
             if self.holds_ends.load(Ordering::SeqCst) {
                 return Answer::Later;
+            }
+            if self.loses_ends.load(Ordering::SeqCst) {
+                return Answer::Now(Ok(()));
             }
         }
         let said = self.of_appends.lock().unwrap().clone();

@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use crate::Ms;
 use crate::engine::lines::log_later;
-use crate::engine::tasks::Verdict;
 use crate::engine::tasks::cell::{CallChange, Place, Requester};
+use crate::engine::tasks::{TASK_LOG, Verdict};
 use crate::exchange::Relayed;
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
-use crate::store::{Answer, Append, Mail, Operation, StoreError, Ticket};
+use crate::store::{Answer, Append, Mail, Operation, RunningLog, StoreError, Ticket};
 use crate::stream::{Chain, Paced};
 use crate::task::reread_request;
 
@@ -149,6 +149,20 @@ impl CallChange<'_> {
         let from = self.cell.shared.number();
         self.state.requesters.insert(from, Requester::Mail(nonce, relayed));
         self.ask(from, &request.ask);
+    }
+
+    /// A store that was set back may have lost what became of a message, and not that this process has it. Its sender asks again,
+    /// which does no harm.
+    pub(super) fn answer_unknown_mail(&mut self, running: &[RunningLog]) {
+        let mail = running.iter().map(|log| log.nonce).filter(|nonce| *nonce != TASK_LOG);
+        for nonce in mail.collect::<Vec<_>>() {
+            let is_asked = |requester: &Requester| matches!(requester, Requester::Mail(known, _) if *known == nonce);
+            let is_known =
+                self.state.inbox.answers.contains_key(&nonce) || self.state.requesters.values().any(is_asked);
+            if !is_known {
+                self.answer_mail(nonce, Verdict::NotTaken);
+            }
+        }
     }
 
     /// Notes what became of a message, for its sender.

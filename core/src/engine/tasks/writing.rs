@@ -197,7 +197,10 @@ impl CallChange<'_> {
         self.state.writing.work = Work::Idle;
         let error = match (step, outcome) {
             (Step::Hold, Outcome::Held(Ok(_))) => return self.is_held(),
-            (Step::HoldAgain, Outcome::Held(Ok(_))) => return self.try_step(Step::Look),
+            (Step::HoldAgain, Outcome::Held(Ok(running))) => {
+                self.answer_unknown_mail(&running);
+                return self.try_step(Step::Look);
+            }
             (Step::Append, Outcome::Done(Ok(()))) => return self.appended(),
             (Step::Readers, Outcome::Page(Ok(page))) => return self.has_readers(page.readers),
             (Step::Look, Outcome::Page(Ok(page))) => return self.restore(page.page.head, page.chain),
