@@ -13,7 +13,7 @@ use tailrope_core::engine::{
 use tailrope_core::exchange::{self, Allowed, Fault, IDENTITY_HEADERS, Member};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit_with_versions};
 use tailrope_core::store::{HostStore, SessionId};
-use tailrope_core::task::{self, TaskHead};
+use tailrope_core::task::{self, CallHeaders, TaskHead};
 
 use crate::admission::{Admission, JsBody, Refusal, Requester, body_bytes, head_of};
 use crate::convert::{
@@ -308,8 +308,9 @@ impl Engine {
     }
 
     /// Takes a call that the SDK is given now, and that may become a task: see the core's `Engine::open_call`. Nothing where it
-    /// cannot: it is no request, or nobody can tell whose it is.
+    /// cannot: it is no request, or nobody can tell whose it is. Of `headers`, each name is followed by its value.
     #[napi(catch_unwind)]
+    #[allow(clippy::too_many_arguments, reason = "what the host knows of the request, in one crossing")]
     pub fn open_call(
         &self,
         env: &Env,
@@ -318,9 +319,12 @@ impl Engine {
         body: JsBody<'_>,
         tool: Option<String>,
         takes_streams: bool,
+        headers: Vec<String>,
     ) -> Option<TaskCall> {
         let principal = Requester::principal(requester.as_ref(), &self.engine);
-        let options = CallOptions { server: &server, tool: tool.as_deref(), takes_streams };
+        let pairs = headers.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1]));
+        let headers = CallHeaders::of(pairs);
+        let options = CallOptions { server: &server, tool: tool.as_deref(), takes_streams, headers };
         let key = self.waiters.key();
         let opened = principal.ok().and_then(|principal| {
             let (body, wake) = (body_bytes(&body), self.waiters.wake());
@@ -385,6 +389,12 @@ impl Engine {
         let principal = Requester::principal(requester.as_ref(), &self.engine).ok()?;
         let body = body_bytes(&body);
         TaskSubscription::open(env, &self.engine, &server, body, principal.as_ref(), &self.waiters)
+    }
+
+    /// Whether a header belongs to a message, and not to the request that brings it: see the core's `is_of_message`.
+    #[napi]
+    pub fn is_of_message(name: String) -> bool {
+        task::is_of_message(&name)
     }
 
     /// Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does.

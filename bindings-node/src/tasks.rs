@@ -107,8 +107,8 @@ pub struct TaskStep<'env> {
     /// that of the call.
     pub request: Option<u32>,
     pub travelled: Option<Travelled>,
-    /// The value of `Mcp-Name` of a `start`.
-    pub name: Option<String>,
+    /// All headers of the message of a `start`: each name is followed by its value.
+    pub headers: Option<Vec<String>>,
 }
 
 /// A call that the SDK is given once, or several times, and that may become a task.
@@ -220,7 +220,7 @@ fn to_step(env: &Env, step: CallStep) -> Result<TaskStep<'_>> {
         ask: None,
         request: None,
         travelled: None,
-        name: None,
+        headers: None,
     };
     let with = |kind, data: &[u8]| -> Result<TaskStep<'_>> {
         Ok(TaskStep { data: Some(text_or_bytes(env, data.to_vec())?), ..plain(kind) })
@@ -239,17 +239,16 @@ fn to_step(env: &Env, step: CallStep) -> Result<TaskStep<'_>> {
         CallStep::Unlink => plain("unlink"),
         CallStep::Disconnect { run } => TaskStep { run: Some(run), ..plain("disconnect") },
         CallStep::Kill { run } => TaskStep { run: Some(run), ..plain("kill") },
-        CallStep::Start { run, context, call } => {
+        CallStep::Start { run, context, call, headers } => {
             let (request, travelled) = match context {
                 Context::Call => (None, None),
                 Context::Request(key) => (u32::try_from(key).ok(), None),
                 Context::Relayed(relayed) => (None, Some(travelled(&relayed))),
             };
-            let tool = task::Posted::read(None, &call).and_then(|posted| posted.tool);
-            let name = tool.as_deref().map(task::header_value);
+            let headers = headers.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect();
             // It is parsed, and not written.
             let call = Either::A(String::from_utf8_lossy(&call).into_owned());
-            TaskStep { run: Some(run), request, travelled, name, data: Some(call), ..plain("start") }
+            TaskStep { run: Some(run), request, travelled, headers: Some(headers), data: Some(call), ..plain("start") }
         }
         CallStep::Answer { ask, result } => {
             let result = Either::A(String::from_utf8_lossy(&result).into_owned());

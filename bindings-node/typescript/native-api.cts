@@ -118,8 +118,8 @@ export interface TaskStep {
    */
   request?: number;
   travelled?: Travelled;
-  /** The value of `Mcp-Name` of a `start`. */
-  name?: string;
+  /** All headers of the message of a `start`: each name is followed by its value. */
+  headers?: string[];
 }
 
 /** The late outcome of a message. */
@@ -634,7 +634,7 @@ export declare class Engine {
   routePost(version: Maybe<string>, body: Body, steers: boolean, standsAside: boolean): Routed | null;
   /**
    * Takes a call that the SDK is given now, and that may become a task. Null where it cannot: it is no request, or nobody can
-   * tell whose it is.
+   * tell whose it is. Of `headers`, each name is followed by its value.
    */
   openCall(
     server: string,
@@ -642,6 +642,7 @@ export declare class Engine {
     body: Body,
     tool: Maybe<string>,
     takesStreams: boolean,
+    headers: string[],
   ): TaskCall | null;
   /**
    * Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with. `mcpMethod` and `mcpName` are the headers
@@ -670,6 +671,8 @@ export declare class Engine {
    * `Refusal` to answer with. Null where nobody can tell whose it is.
    */
   subscribeToTasks(server: string, requester: Maybe<Requester>, body: Body): TaskSubscription | Refusal | null;
+  /** Whether a header belongs to a message, and not to the request that brings it. */
+  static isOfMessage(name: string): boolean;
   /** Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does. */
   static announce(contentType: Maybe<string>, answer: Uint8Array): Announced;
   /** The answer to a request that has to declare that its client takes tasks. */

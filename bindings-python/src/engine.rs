@@ -9,13 +9,14 @@ use tailrope_core::engine::{self, CallOptions, Health, NoWake, Stats};
 use tailrope_core::exchange::{Principal, RelayedMethod};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit};
 use tailrope_core::store::{HostStore, SessionId};
-use tailrope_core::task::{self, TaskHead};
+use tailrope_core::task::{self, CallHeaders, TaskHead};
 
 use crate::admission::{Headers, Refusal, header_pairs, named_fault, text};
 use crate::convert::{dialect, to_py_err};
 use crate::hook_log::HookLog;
 use crate::look_up::LookUp;
 use crate::options::{engine_options, to_dict};
+use crate::posted::latin1;
 use crate::posted::relayed;
 use crate::session::Session;
 use crate::store::{Store, flush};
@@ -224,7 +225,9 @@ impl Engine {
     ) -> PyResult<Option<TaskCall>> {
         let Some(principal) = self.principal(py, headers, user_json, named)? else { return Ok(None) };
         let (key, wake) = waiters.shared.key();
-        let options = CallOptions { server, tool, takes_streams };
+        let pairs = header_pairs(headers)?;
+        let headers = CallHeaders::of(pairs.iter().map(|(name, value)| (text(name), latin1(value.as_bytes()))));
+        let options = CallOptions { server, tool, takes_streams, headers };
         let open = || self.engine.open_call(body, &options, principal.as_ref(), wake, key.number);
         let call = calling(py, open)?;
         Ok(call.map(|call| TaskCall::new(call, Arc::new(key), self.max_event_bytes())))

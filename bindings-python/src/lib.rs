@@ -79,6 +79,7 @@ mod _native {
         log::install();
         #[cfg(feature = "testing")]
         module.add_function(wrap_pyfunction!(admission::told, module)?)?;
+        module.add_function(wrap_pyfunction!(tasks::is_of_message, module)?)?;
         #[cfg(feature = "testing")]
         module.add_function(wrap_pyfunction!(panics::panic_in, module)?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))

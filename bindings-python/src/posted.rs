@@ -27,7 +27,7 @@ impl Posted {
     /// The headers that travelled, as ASGI has them.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        asgi_headers(py, self.posted.relayed())
+        asgi_headers(py, self.posted.relayed().headers())
     }
 
     #[getter]
@@ -82,9 +82,12 @@ pub(crate) fn relayed(
 }
 
 /// The headers that travelled, as ASGI has them.
-pub(crate) fn asgi_headers<'py>(py: Python<'py>, relayed: &Relayed) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+pub(crate) fn asgi_headers<'py, 'a>(
+    py: Python<'py>,
+    headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
     let bytes = |text: &str| PyBytes::new(py, &from_latin1(text));
-    relayed.headers().map(|(name, value)| (bytes(name), bytes(value))).collect()
+    headers.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect()
 }
 
 /// The bytes of a header as text, which loses none of them.

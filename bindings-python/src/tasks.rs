@@ -71,7 +71,7 @@ impl Relayed {
     /// The headers, as ASGI has them.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        asgi_headers(py, &self.0)
+        asgi_headers(py, self.0.headers())
     }
 
     /// What the other process's `Engine.ask_task` was given.
@@ -81,8 +81,10 @@ impl Relayed {
     }
 }
 
-/// What the host has to do: what, the number that goes with it, bytes, and a context.
-type Step<'py> = (&'static str, u64, Bound<'py, PyBytes>, Option<Bound<'py, PyAny>>);
+/// What the host has to do: what, the number that goes with it, bytes, and of a run that starts its context and the headers of its
+/// message.
+type Step<'py> = (&'static str, u64, Bound<'py, PyBytes>, Option<(Option<Bound<'py, PyAny>>, Headers<'py>)>);
+type Headers<'py> = Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>;
 
 /// A call that the SDK is given once, or several times, and that may become a task.
 #[pyclass(frozen, module = "tailrope._native")]
@@ -119,13 +121,6 @@ impl TaskCall {
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.call.body())
-    }
-
-    /// The value of `Mcp-Name` for the tool that is called; None where the call names none.
-    #[getter]
-    fn tool_header(&self) -> Option<String> {
-        let tool = task::Posted::read(None, self.call.body())?.tool?;
-        Some(task::header_value(&tool))
     }
 
     /// The SDK's answer to a run begins.
@@ -221,13 +216,14 @@ fn to_step(py: Python<'_>, step: CallStep) -> PyResult<Step<'_>> {
         CallStep::Unlink => ("unlink", 0, none(), None),
         CallStep::Disconnect { run } => ("disconnect", run.into(), none(), None),
         CallStep::Kill { run } => ("kill", run.into(), none(), None),
-        CallStep::Start { run, context, call } => {
+        CallStep::Start { run, context, call, headers } => {
             let context = match context {
                 Context::Call => None,
                 Context::Request(key) => Some(key.into_pyobject(py)?.into_any()),
                 Context::Relayed(relayed) => Some(Bound::new(py, Relayed(relayed))?.into_any()),
             };
-            ("start", run.into(), bytes(&call), context)
+            let headers = asgi_headers(py, headers.iter().map(|(name, value)| (&**name, &**value)));
+            ("start", run.into(), bytes(&call), Some((context, headers)))
         }
         CallStep::Answer { ask, result } => ("answer", ask, bytes(&result), None),
         CallStep::Refuse { ask } => ("refuse", ask, none(), None),
@@ -321,4 +317,10 @@ impl TaskQuery {
             }
         }))
     }
+}
+
+/// Whether a header belongs to a message, and not to the request that brings it: see the core's `is_of_message`.
+#[pyfunction]
+pub(crate) fn is_of_message(name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok_and(task::is_of_message)
 }

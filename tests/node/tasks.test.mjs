@@ -24,6 +24,10 @@ import { ours, test } from './kit/test.mjs';
 const FACES = ['node', 'fetch'];
 /** So long that no call becomes a task because of the time. */
 const NEVER_MS = 600_000;
+/** Headers of a call that repeat an argument, one of another message, and what a handler sees of both. */
+const RED = { 'Mcp-Param-Color': 'red' };
+const SMALL = { 'Mcp-Param-Size': 'small' };
+const OF_CALL = ['mcp-param-color', 'red'];
 const accept = (name) => ({ action: 'accept', content: { name } });
 const never = () => new EventStore('memory:', { taskAfterMs: NEVER_MS });
 
@@ -77,10 +81,14 @@ for (const face of FACES) {
       const { port, desk } = await serve(t, { face });
       const first = { 'x-user': 'ann', 'x-local': 'first' };
       const caller = new Caller(port, first);
-      const taskId = await caller.task('ask', { gate: 'go' });
+      const taskId = await caller.task('ask', { gate: 'go' }, { headers: RED });
       desk.open('go');
       const keys = await caller.questions(taskId);
-      const ack = await caller.update(taskId, { [keys[0]]: accept('Ann') }, { headers: { 'x-local': 'second' } });
+      const ack = await caller.update(
+        taskId,
+        { [keys[0]]: accept('Ann') },
+        { headers: { 'x-local': 'second', ...SMALL } },
+      );
       assert.deepEqual([ack.status, ack.result], [200, { resultType: 'complete' }]);
       const [key] = await until(async () => {
         const { result } = await caller.get(taskId);
@@ -91,9 +99,9 @@ for (const face of FACES) {
       const { result } = await caller.once(taskId, 'completed');
       assert.equal(result.content[0].text, 'asked, Bob');
       assert.deepEqual(desk.notes, [
-        { name: undefined, local: 'first', token: 'ann' },
-        { name: 'Ann', local: 'second', token: 'ann' },
-        { name: 'Bob', local: 'third', token: 'ann' },
+        { name: undefined, local: 'first', token: 'ann', params: OF_CALL },
+        { name: 'Ann', local: 'second', token: 'ann', params: OF_CALL },
+        { name: 'Bob', local: 'third', token: 'ann', params: OF_CALL },
       ]);
     });
 
@@ -371,8 +379,8 @@ for (const { kind, address } of DURABLE) {
       const desk = new Desk();
       const one = async () => {
         const eventStore = new EventStore(await openStore(place, { ownerLostMs: NEVER_MS }), { taskAfterMs: AFTER_MS });
-        const { port } = await serve(t, { desk, eventStore });
-        return new Caller(port, { 'x-user': 'ann', 'x-local': 'call' });
+        const { port, handler } = await serve(t, { desk, eventStore });
+        return Object.assign(new Caller(port, { 'x-user': 'ann', 'x-local': 'call' }), { handler });
       };
       return { desk, here: await one(), there: await one() };
     }
@@ -387,7 +395,7 @@ for (const { kind, address } of DURABLE) {
 
     test('T-21 answers that come to another process go on where the call runs', ours, async (t) => {
       const { desk, here, there } = await pair(t);
-      const taskId = await here.task('ask', { gate: 'go' });
+      const taskId = await here.task('ask', { gate: 'go' }, { headers: RED });
       desk.open('go');
       for (const name of ['Ann', 'Bob']) {
         const [key] = await there.questions(taskId);
@@ -401,13 +409,24 @@ for (const { kind, address } of DURABLE) {
       assert.equal(result.content[0].text, 'asked, Bob');
       // What travels has no credentials in it, and is in the context of no request of this process.
       assert.deepEqual(
-        desk.notes.map(({ local, token }) => [local, token]),
+        desk.notes.map(({ local, token, params }) => [local, token, params]),
         [
-          ['call', 'ann'],
-          [undefined, ''],
-          [undefined, ''],
+          ['call', 'ann', OF_CALL],
+          [undefined, '', OF_CALL],
+          [undefined, '', OF_CALL],
         ],
       );
+    });
+
+    test('T-16 a task that waits for its client goes on in the next process', ours, async (t) => {
+      const { desk, here, there } = await pair(t);
+      const taskId = await here.task('ask', { gate: 'go' }, { headers: RED });
+      desk.open('go');
+      const [key] = await here.questions(taskId);
+      await here.handler.close();
+      await there.update(taskId, { [key]: accept('Ann') }, { headers: { 'x-local': 'second', ...SMALL } });
+      await until(() => desk.notes.length === 2);
+      assert.deepEqual(desk.notes[1], { name: 'Ann', local: 'second', token: 'ann', params: OF_CALL });
     });
 
     test('T-22 a cancellation that comes to another process reaches the handler', ours, async (t) => {

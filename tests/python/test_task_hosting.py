@@ -78,7 +78,7 @@ class Tools:
     async def rounds(self, ctx: Context) -> str | types.InputRequiredResult:
         request = ctx.request_context.request
         assert request is not None
-        names = ("mcp-method", "mcp-name", "x-trace", "mcp-param-color")
+        names = ("mcp-method", "mcp-name", "x-trace", "mcp-param-color", "mcp-param-size")
         self.seen.append(" ".join([trace.get(), *(request.headers.get(name, "-") for name in names)]))
         if not ctx.input_responses:
             await asyncio.sleep(0.2)
@@ -158,14 +158,14 @@ async def test_a_round_runs_as_the_request_that_brought_the_answer() -> None:
     async with tools_served() as (tools, client):
         client.headers = {"X-Trace": "first", "Mcp-Param-Color": "red"}
         task = await client.begin("rounds")
-        client.headers = {"X-Trace": "second"}
+        client.headers = {"X-Trace": "second", "Mcp-Param-Size": "of another message"}
         ((key, question),) = (await client.asked(task)).items()
         assert question["method"] == "elicitation/create" and key != "q"
         for _ in range(2):
             await client.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
         assert "Ann" in text_of((await client.ended(task))["result"])
         # What repeats the arguments of the call comes from the call.
-        assert tools.seen == ["first tools/call rounds first red", "second tools/call rounds second red"]
+        assert tools.seen == ["first tools/call rounds first red -", "second tools/call rounds second red -"]
 
 
 @pytest.mark.parametrize("json_response", [False, True], ids=["sse", "json"])
@@ -269,13 +269,14 @@ async def test_a_round_runs_as_the_request_that_came_to_another_process(tmp_path
         ((key, _),) = (await there.asked(task)).items()
         await there.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
         assert "Ann" in text_of((await there.ended(task))["result"])
-        assert tools.seen[1].split()[-4:] == ["tools/call", "rounds", "second", "red"]
+        assert tools.seen[1].split()[-5:] == ["tools/call", "rounds", "second", "red", "-"]
         assert others.seen == []
 
 
 async def test_a_task_that_waits_for_its_client_goes_on_in_the_next_process(tmp_path: Path) -> None:
     address = f"sqlite:{tmp_path / 'events.db'}"
     async with on_store(address, drain_within_ms=100) as (_, client):
+        client.headers = {"X-Trace": "first", "Mcp-Param-Color": "red"}
         task = await client.begin("rounds")
         ((key, _),) = (await client.asked(task)).items()
     adopted = tailrope.stats()["tasks_adopted"]
@@ -284,7 +285,7 @@ async def test_a_task_that_waits_for_its_client_goes_on_in_the_next_process(tmp_
         client.headers = {"X-Trace": "second"}
         await client.update(task, **{key: {"action": "accept", "content": {"name": "Ann"}}})
         assert "Ann" in text_of((await client.ended(task))["result"])
-        assert tools.seen == ["second tools/call rounds second -"]
+        assert tools.seen == ["second tools/call rounds second red -"]
     assert tailrope.stats()["tasks_adopted"] == adopted + 1
 
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use super::call_headers::CallHeaders;
 use super::ladder::Response;
 use super::status::End;
 
@@ -30,6 +31,8 @@ pub enum What {
         retention_ms: u64,
         /// The call, as the SDK was given it.
         call: Bytes,
+        /// The headers of its request that belong to it.
+        headers: CallHeaders,
     },
     /// What it says of itself.
     Message(Box<str>),
@@ -98,10 +101,15 @@ impl Change {
         let mut out = Writer(vec![VERSION, self.what.kind().0]);
         out.number(self.at);
         match &self.what {
-            What::Created { limit_ms, retention_ms, call } => {
+            What::Created { limit_ms, retention_ms, call, headers } => {
                 out.option(limit_ms.as_ref(), |out, limit_ms| out.number(*limit_ms));
                 out.number(*retention_ms);
                 out.bytes(call);
+                out.length(headers.0.len());
+                for (name, value) in &headers.0 {
+                    out.bytes(name.as_bytes());
+                    out.bytes(value.as_bytes());
+                }
             }
             What::Message(message) => out.bytes(message.as_bytes()),
             What::Round { asked, state } => {
@@ -154,6 +162,7 @@ impl Change {
                 limit_ms: from.option(Reader::number)?,
                 retention_ms: from.number()?,
                 call: from.bytes()?,
+                headers: CallHeaders(from.list(|from| Some((from.text()?, from.text()?)))?),
             },
             2 => What::Message(from.text()?),
             3 => What::Round {

@@ -192,7 +192,7 @@ fn decoded(value: &str) -> Option<Cow<'_, str>> {
 }
 
 /// The value of `Mcp-Name` for a name: in base64 unless it is plain text of a header (T-25).
-pub fn header_value(name: &str) -> String {
+pub(super) fn header_value(name: &str) -> String {
     let is_plain = !name.is_empty()
         && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
         && name.trim_matches(' ') == name

@@ -21,6 +21,7 @@
 //! | `view`, `times` | what clients read of it | T-09 to T-14, T-24 |
 //! | `id` | its name | T-27 |
 
+mod call_headers;
 mod change;
 mod declaration;
 mod id;
@@ -37,6 +38,7 @@ mod view;
 
 use crate::protocol::json;
 
+pub use call_headers::{CallHeaders, Header, is_of_message};
 pub use change::{Born, Change, What};
 pub use declaration::{
     Announcement, Declared, EXTENSION, Policy, Posted, RequestMeta, Route, announce, missing_capability, route,
@@ -44,8 +46,7 @@ pub use declaration::{
 };
 pub use id::{TASK_ID_BYTES, TASK_LOG, TaskId};
 pub use ladder::{
-    Ask, Response, TaskHead, TaskRequest, header_value, not_taken, read_request, reread_request, too_large,
-    unknown_task, unreadable,
+    Ask, Response, TaskHead, TaskRequest, not_taken, read_request, reread_request, too_large, unknown_task, unreadable,
 };
 pub use machine::{Input, Machine, Now, Output, Settings};
 pub use progress::Call;

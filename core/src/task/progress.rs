@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use super::call_headers::CallHeaders;
 use super::json::{member, object, text, with_member};
 use crate::protocol::fields::pick;
 use crate::protocol::jsonrpc::{self, read_progress};
@@ -27,6 +28,7 @@ pub struct Call {
     pub(super) request: RequestId,
     /// What the SDK is given.
     pub(super) body: Bytes,
+    pub(super) headers: CallHeaders,
     token: Option<String>,
 }
 
@@ -50,7 +52,13 @@ impl Call {
             Some(meta) => (with_member(message, meta, "progressToken", OWN_TOKEN), Some(OWN_TOKEN.to_owned())),
             None => (message.to_owned(), envelope.fields.progress_token),
         };
-        Some(Self { request, body: body.into(), token })
+        Some(Self { request, body: body.into(), headers: CallHeaders::default(), token })
+    }
+
+    /// The call, whose request had these headers.
+    #[must_use]
+    pub fn with_headers(self, headers: CallHeaders) -> Self {
+        Self { headers, ..self }
     }
 
     /// What the SDK is given.

@@ -19,6 +19,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use super::call_headers::CallHeaders;
 use super::change::{Born, Change, What};
 use super::json::{quoted, text};
 use super::questions::{Questions, Source};
@@ -89,6 +90,7 @@ pub struct Task {
     limit_ms: Option<u64>,
     retention_ms: u64,
     call: Bytes,
+    headers: CallHeaders,
     message: Option<Box<str>>,
     questions: Questions,
     end: Option<End>,
@@ -107,7 +109,7 @@ impl Task {
     /// # Errors
     /// [`Inapplicable`] for a change that begins none.
     pub fn new(first: &Change) -> Result<Self, Inapplicable> {
-        let Change { at, what: What::Created { limit_ms, retention_ms, call } } = first else {
+        let Change { at, what: What::Created { limit_ms, retention_ms, call, headers } } = first else {
             return Err(Inapplicable);
         };
         Ok(Self {
@@ -116,6 +118,7 @@ impl Task {
             limit_ms: *limit_ms,
             retention_ms: *retention_ms,
             call: call.clone(),
+            headers: headers.clone(),
             message: None,
             questions: Questions::default(),
             end: None,
@@ -156,6 +159,7 @@ impl Task {
             limit_ms: None,
             retention_ms,
             call: Bytes::new(),
+            headers: CallHeaders::default(),
             message,
             questions: Questions::default(),
             end: Some(end.clone()),
@@ -240,6 +244,11 @@ impl Task {
     /// The call, as the SDK was given it.
     pub fn call(&self) -> &Bytes {
         &self.call
+    }
+
+    /// The headers of its request that belong to it.
+    pub fn headers(&self) -> &CallHeaders {
+        &self.headers
     }
 
     /// When it was made, in milliseconds since 1970.

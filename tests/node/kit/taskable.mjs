@@ -94,7 +94,7 @@ const TOOLS = {
   /** Asks in two rounds, in both under the same key, after the gate of its argument. */
   async ask({ gate }, { inputResponses, requestState }, desk) {
     const { name } = inputResponses?.q?.content ?? {};
-    desk.notes.push({ name, local: locals.getStore(), token: desk.auth });
+    desk.notes.push({ name, local: locals.getStore(), token: desk.auth, params: desk.params });
     if (name === undefined) {
       await (gate && desk.gate(gate).promise);
       return inputRequired({ inputRequests: { q: question('First?') }, requestState: 'one' });
@@ -111,6 +111,9 @@ export function makeServer(desk, capabilities = {}) {
   server.setRequestHandler('tools/list', () => ({ tools }));
   server.setRequestHandler('tools/call', ({ params }, { mcpReq, http }) => {
     desk.auth = http?.authInfo?.token;
+    desk.params = [...(http?.req?.headers ?? [])].flatMap(([name, value]) =>
+      name.startsWith('mcp-param-') ? [name, value] : [],
+    );
     const tool = TOOLS[params.name];
     if (tool === undefined) {
       throw new ProtocolError(-32602, `no ${params.name}`);

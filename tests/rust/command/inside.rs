@@ -11,7 +11,7 @@ use tailrope_core::store::{
     Attach, EncryptionKey, EventKind, EventStore, Hold, Message, SessionId, SessionRecord, StoreError, StoreOptions,
     StreamKey, session_name,
 };
-use tailrope_core::task::{Change, TASK_ID_BYTES, TASK_LOG, TaskId, What};
+use tailrope_core::task::{CallHeaders, Change, TASK_ID_BYTES, TASK_LOG, TaskId, What};
 use tailrope_stores::open;
 
 use super::running::{answer, fresh, json, run};
@@ -67,7 +67,12 @@ impl Inside {
         let task = TaskId::new(&[5; TASK_ID_BYTES]);
         let name = session_name(SessionId::new("/mcp", &task.session_id()));
         caller.hold(&name, SessionRecord { principal: Some(USER.into()), ..SessionRecord::default() });
-        let what = What::Created { limit_ms: None, retention_ms: 60_000, call: PAYLOAD.into() };
+        let what = What::Created {
+            limit_ms: None,
+            retention_ms: 60_000,
+            call: PAYLOAD.into(),
+            headers: CallHeaders::default(),
+        };
         let change = Change { at: 1_000, what }.encode();
         write(&caller, &log(&name, TASK_LOG), "[1]", &[(EventKind::Question, change)], None);
         Self { store, session, task }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tailrope_core::engine::{CallOptions, CallStep, Context, TaskAnswer, TaskCall, TaskQuery};
 use tailrope_core::exchange::{Relayed, RelayedMethod, Requester};
 use tailrope_core::protocol::Dialect;
-use tailrope_core::task::{Ask, Input, Reply, TaskRequest, reread_request};
+use tailrope_core::task::{Ask, CallHeaders, Input, Reply, TaskRequest, reread_request};
 
 use crate::kit::common::{Bell, Bench};
 use crate::kit::eventually::eventually;
@@ -30,7 +30,8 @@ pub(crate) fn open(bench: &Bench) -> Caller {
 
 pub(crate) fn open_as(bench: &Bench, requester: Requester<'_>) -> Caller {
     let body = br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow","_meta":{}}}"#;
-    let options = CallOptions { server: SERVER, tool: Some("slow"), takes_streams: true };
+    let headers = CallHeaders::of([("X-Trace", "first"), ("Mcp-Param-Color", "red")]);
+    let options = CallOptions { server: SERVER, tool: Some("slow"), takes_streams: true, headers };
     let bell = Arc::new(Bell::default());
     let principal = requester.principal().unwrap();
     let call = bench.engine.open_call(body, &options, principal.as_ref(), Arc::clone(&bell) as _, 0);
@@ -84,7 +85,17 @@ impl Caller {
     pub(crate) fn started(&self) -> (u32, Context, Value) {
         let mut steps = self.steps();
         match (steps.len(), steps.pop()) {
-            (1, Some(CallStep::Start { run, context, call })) => (run, context, serde_json::from_slice(&call).unwrap()),
+            (1, Some(CallStep::Start { run, context, call, headers })) => {
+                let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+                let type_of = ("content-type", "application/json");
+                let named = [("mcp-method", "tools/call"), ("mcp-name", "slow"), ("mcp-param-color", "red")];
+                assert_eq!(
+                    (headers[0], &headers[1..]),
+                    (type_of, &named[..]),
+                    "what belongs to the message comes with it"
+                );
+                (run, context, serde_json::from_slice(&call).unwrap())
+            }
             (_, last) => panic!("{steps:?} {last:?}"),
         }
     }

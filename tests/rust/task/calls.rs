@@ -5,7 +5,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tailrope_core::Ms;
 use tailrope_core::task::{
-    Call, Change, End, Input, Machine, Now, Output, Reply, Response, Settings, TASK_ID_BYTES, Task, TaskId, What,
+    Call, CallHeaders, Change, End, Input, Machine, Now, Output, Reply, Response, Settings, TASK_ID_BYTES, Task,
+    TaskId, What,
 };
 
 use crate::kit::vectors::vectors;
@@ -179,7 +180,7 @@ fn written(output: &Output) -> Value {
         Output::Unlink => json!("unlink"),
         Output::Disconnect { run } => json!({ "disconnect": run }),
         Output::Kill { run } => json!({ "kill": run }),
-        Output::Start { run, from, call } => {
+        Output::Start { run, from, call, .. } => {
             let call = read(call);
             assert_eq!(call["id"], *run, "another id than that of the call");
             let params = &call["params"];
@@ -287,9 +288,10 @@ fn t_16_another_process_goes_on_with_a_task_that_waits_for_its_client() {
     let settings =
         Settings { after_ms: 0, limit_ms: None, retention_ms: 0, max_record_bytes: 1 << 20, takes_streams: true };
     let call = Bytes::from_static(br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow"}}"#);
+    let headers = CallHeaders::default();
     let asked = vec![("q".into(), Bytes::from_static(br#"{"method":"roots/list"}"#))];
     let log = [
-        Change { at: UNIX_MS, what: What::Created { limit_ms: Some(9_000), retention_ms: 0, call } },
+        Change { at: UNIX_MS, what: What::Created { limit_ms: Some(9_000), retention_ms: 0, call, headers } },
         Change { at: UNIX_MS + 1, what: What::Round { asked, state: None } },
     ];
     let task = Task::fold(&log).unwrap().unwrap();

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::protocol::{Decoder, Item};
-use tailrope_core::task::{Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What};
+use tailrope_core::task::{
+    CallHeaders, Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What,
+};
 
 use crate::kit::dice::{Dice, depth};
 
@@ -30,7 +32,8 @@ fn subscribed(tasks: &[String]) -> Subscription {
 
 /// A task, so many changes after it was made.
 fn task(changes: &[What]) -> Task {
-    let created = What::Created { limit_ms: None, retention_ms: 60_000, call: "{}".into() };
+    let created =
+        What::Created { limit_ms: None, retention_ms: 60_000, call: "{}".into(), headers: CallHeaders::default() };
     let changes = std::iter::once(created).chain(changes.iter().cloned());
     let changes: Vec<Change> = (0..).zip(changes).map(|(at, what)| Change { at: UNIX_MS + at, what }).collect();
     Task::fold(&changes).unwrap().unwrap()

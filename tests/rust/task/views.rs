@@ -4,7 +4,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tailrope_core::protocol::{RequestId, hex};
 use tailrope_core::task::{
-    Born, Change, End, Response, TASK_ID_BYTES, Task, TaskId, What, acknowledged, created, detailed, notification,
+    Born, CallHeaders, Change, End, Response, TASK_ID_BYTES, Task, TaskId, What, acknowledged, created, detailed,
+    notification,
 };
 
 use crate::kit::vectors::vectors;
@@ -42,7 +43,7 @@ fn said<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Option<Stri
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum WhatSpec {
-    Created { limit_ms: Option<u64>, retention_ms: u64, call: String },
+    Created { limit_ms: Option<u64>, retention_ms: u64, call: String, headers: Option<Vec<(String, String)>> },
     Message(String),
     Round { asked: Vec<(String, String)>, state: Option<String> },
     Asked(u64, String),
@@ -56,8 +57,10 @@ enum WhatSpec {
 fn what(spec: WhatSpec, born: Born) -> What {
     let ended = |end| What::Ended(end, born);
     match spec {
-        WhatSpec::Created { limit_ms, retention_ms, call } => {
-            What::Created { limit_ms, retention_ms, call: call.into() }
+        WhatSpec::Created { limit_ms, retention_ms, call, headers } => {
+            let headers = headers.unwrap_or_default();
+            let headers = CallHeaders::of(headers.iter().map(|(name, value)| (&**name, &**value)));
+            What::Created { limit_ms, retention_ms, call: call.into(), headers }
         }
         WhatSpec::Message(message) => What::Message(message.into()),
         WhatSpec::Round { asked, state } => What::Round {

@@ -7,8 +7,6 @@ import type { Asked, AskingRun } from './questions.mjs';
 import { Reply } from './reply.mjs';
 import { Run, type RunListener } from './run.mjs';
 
-const METHOD = 'tools/call';
-
 /** What the calls of one handler share. */
 export interface CallContext {
   runtime: Runtime;
@@ -53,7 +51,7 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   answer(request: Request): Promise<Response> {
     this.#reply = new Reply(request.signal, () => this.#input(() => this.#native.clientGone()));
     this.#attempt(() => {
-      this.#start(0, this.#native.body, this.#origin, request.headers.get('mcp-name') ?? undefined);
+      this.#start(0, this.#native.body, this.#origin);
     });
     this.pump();
     return this.#reply.response;
@@ -172,7 +170,7 @@ export class TaskedCall implements Waiter, RunListener, Asked {
         this.#runs.get(run)?.kill();
         break;
       case 'start':
-        this.#start(run, String(data), this.#originOf(step), step.name);
+        this.#start(run, String(data), this.#originOf(step), step.headers);
         break;
       case 'answer':
         this.#answered(ask, JSON.parse(String(data)));
@@ -205,10 +203,10 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     return (request === undefined ? undefined : this.#context.runtime.asking.get(request)) ?? this.#origin;
   }
 
-  #start(number: number, call: string, origin: Origin, name: string | undefined): void {
+  #start(number: number, call: string, origin: Origin, ofMessage?: string[]): void {
     const run = new Run(number, this);
     this.#runs.set(number, run);
-    const request = origin.request(run.signal, METHOD, name, this.#origin);
+    const request = origin.request(run.signal, ofMessage);
     const message: unknown = JSON.parse(call);
     runOf.set(request, {
       asked: this,

@@ -1,11 +1,8 @@
 // The request in whose context the SDK is given a call.
 import { AsyncResource } from 'node:async_hooks';
 
-import type { Travelled } from '../../native.mjs';
+import { Engine, type Travelled } from '../../native.mjs';
 import { authOf } from '../relayed.mjs';
-
-/** Headers that belong to the call, and not to the request in whose context it is posted again. */
-const OF_CALL = /^mcp-param-/;
 
 /** A request, with all that the SDK and handlers see of it beside its message. */
 export class Origin {
@@ -40,19 +37,20 @@ export class Origin {
     return this.#resource.runInAsyncScope(call);
   }
 
-  /** A request of ours in its place, with this method and name. Its body is given beside it. */
-  request(signal: AbortSignal, method: string, name: string | undefined, call?: Origin): Request {
+  /**
+   * A request of ours in its place. Its body is given beside it: another message than the request's own where that has these headers,
+   * of which each name is followed by its value.
+   */
+  request(signal: AbortSignal, ofMessage?: string[]): Request {
     const headers = new Headers(this.headers);
     headers.delete('content-length');
-    for (const [header, value] of call?.headers ?? []) {
-      if (OF_CALL.test(header)) {
-        headers.set(header, value);
+    if (ofMessage !== undefined) {
+      for (const name of [...headers.keys()].filter((name) => Engine.isOfMessage(name))) {
+        headers.delete(name);
       }
-    }
-    headers.set('mcp-method', method);
-    headers.delete('mcp-name');
-    if (name !== undefined) {
-      headers.set('mcp-name', name);
+      for (let at = 0; at < ofMessage.length; at += 2) {
+        headers.append(ofMessage[at], ofMessage[at + 1]);
+      }
     }
     return new Request(this.url, { method: 'POST', headers, signal });
   }

@@ -16,6 +16,7 @@ import { TaskSubscription } from './subscription.mjs';
 /** Where the server is asked first whether it makes tasks itself. */
 const NEED_ANNOUNCEMENT = ['call', 'task', 'listen', 'undeclared'];
 const DISCOVER = 'server/discover';
+const OF_DISCOVERY = ['content-type', 'application/json', 'mcp-method', DISCOVER];
 const REVISION = '2026-07-28';
 /** A question of ours to the server. */
 const DISCOVERY = {
@@ -87,7 +88,7 @@ export class Tasks {
     try {
       const { headers, url } = exchange.webRequest();
       const origin = new Origin(url, headers, exchange.auth);
-      const request = origin.request(new AbortController().signal, DISCOVER, undefined);
+      const request = origin.request(new AbortController().signal, OF_DISCOVERY);
       request.headers.set('mcp-protocol-version', REVISION);
       const options = { ...(exchange.auth !== undefined && { authInfo: exchange.auth }), parsedBody: DISCOVERY };
       await this.#announced(await this.#options.modern.fetch(request, options));
@@ -147,7 +148,14 @@ export class Tasks {
     identify(exchange, this.#options.identity);
     const { runtime, givesStreams } = this.#options;
     const { server, requester } = exchange;
-    const native = this.#engine.openCall(server, requester, textOf(exchange), tool, givesStreams);
+    const native = this.#engine.openCall(
+      server,
+      requester,
+      textOf(exchange),
+      tool,
+      givesStreams,
+      [...request.headers].flat(),
+    );
     if (native === null) {
       return this.#pass(exchange, request);
     }

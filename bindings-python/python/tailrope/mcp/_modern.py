@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tailrope._native import announce, missing_capability
 from tailrope.mcp import _elsewhere, _task_calls, _task_queries, _task_subscriptions
 from tailrope.mcp._answer import write_refusal
-from tailrope.mcp._runs import Received, with_headers
+from tailrope.mcp._runs import Received, with_headers, with_message
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -116,9 +116,10 @@ async def _ask(manager: Any, app: ASGIApp, scope: Scope, named: str) -> bool:
         "io.modelcontextprotocol/clientCapabilities": {},
     }
     body = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "server/discover", "params": {"_meta": meta}}).encode()
-    set_to = {b"content-length": b"%d" % len(body), b"mcp-method": b"server/discover", b"mcp-name": None}
+    of_message = [(b"content-type", b"application/json"), (b"mcp-method", b"server/discover")]
+    of_message.append((b"content-length", b"%d" % len(body)))
     answer = _Answer()
-    asking = {**scope, "headers": with_headers(scope["headers"], set_to)}
+    asking = {**scope, "headers": with_message(scope["headers"], of_message)}
     try:
         await app(asking, Received([{"type": "http.request", "body": body, "more_body": False}], None), answer.send)
     except Exception:

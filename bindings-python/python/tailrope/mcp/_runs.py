@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
 
+from tailrope._native import is_of_message
 from tailrope.mcp import _incoming, _posted, _sender
 from tailrope.mcp._answer import content_type_of, until_disconnected
 
@@ -67,6 +68,13 @@ def with_headers(headers: Iterable[tuple[bytes, bytes]], set_to: Mapping[bytes, 
     """The headers with these, and without those that are set to None."""
     others = [(name, value) for name, value in headers if bytes(name).lower() not in set_to]
     return others + [(name, value) for name, value in set_to.items() if value is not None]
+
+
+def with_message(
+    headers: Iterable[tuple[bytes, bytes]], of_message: Iterable[tuple[bytes, bytes]]
+) -> list[tuple[bytes, bytes]]:
+    """The headers of a request that brings another message, which has these."""
+    return [(name, value) for name, value in headers if not is_of_message(bytes(name))] + [*of_message]
 
 
 class Origin(NamedTuple):

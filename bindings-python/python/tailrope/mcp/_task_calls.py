@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tailrope.mcp import _ask, _hosts, _sdk, _server
 from tailrope.mcp._answer import begin_stream, end_stream, until_disconnected, write_json, write_refusal
 from tailrope.mcp._principal import requester
-from tailrope.mcp._runs import CALL, Origin, Run, with_headers
+from tailrope.mcp._runs import CALL, Origin, Run, with_headers, with_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +36,8 @@ MAX_WAITING = 256 << 10
 
 origins: dict[int, Origin] = {}
 """The requests about tasks that are being served, by their keys: each may begin a run."""
+
+Headers = list[tuple[bytes, bytes]]
 
 Reply = tuple[str, int, bytes]
 """What the client is to be given, a status, and bytes."""
@@ -160,7 +162,7 @@ class Call:
             # Who answers the call's client waits for the engine.
             self._here.waiters.wake(self._native.key)
 
-    def _perform(self, what: str, number: int, data: bytes, context: int | Relayed | None) -> None:
+    def _perform(self, what: str, number: int, data: bytes, start: tuple[int | Relayed | None, Headers] | None) -> None:
         match what:
             case "unlink":
                 self._runs[0].unlink()
@@ -169,8 +171,8 @@ class Call:
                 self._runs[number].gone.set()
             case "kill":
                 self._runs[number].cancel()
-            case "start":
-                self._run_again(number, data, context)
+            case "start" if start is not None:
+                self._run_again(number, data, *start)
             case "answer":
                 self._settle(number, json.loads(data))
             case "refuse":
@@ -230,7 +232,7 @@ class Call:
         task = run.start(self._app, scope, body, origin.context.copy())
         task.add_done_callback(self._ended)
 
-    def _run_again(self, number: int, body: bytes, context: int | Relayed | None) -> None:
+    def _run_again(self, number: int, body: bytes, context: int | Relayed | None, of_message: Headers) -> None:
         """Gives the SDK the call in the context of another request."""
         own = self.origin
         if context is None:
@@ -240,15 +242,7 @@ class Call:
             origin = origins.get(context, own)
         else:
             origin = own.relayed(context)
-        tool = self._native.tool_header
-        set_to: dict[bytes, bytes | None] = {
-            **dict.fromkeys(_params(origin)),
-            **_params(own),
-            b"content-type": b"application/json",
-            b"mcp-method": b"tools/call",
-            b"mcp-name": None if tool is None else tool.encode("ascii"),
-        }
-        scope = {**origin.scope, "headers": with_headers(origin.scope["headers"], set_to)}
+        scope = {**origin.scope, "headers": with_message(origin.scope["headers"], of_message)}
         self.run(number, body, Origin(scope, origin.context))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -349,8 +343,3 @@ class Call:
                 if run.fault is not None:
                     raise run.fault
         return what in ("end", "body", "pass_on")
-
-
-def _params(origin: Origin) -> dict[bytes, bytes]:
-    """The headers of a request that repeat arguments of its call."""
-    return {name: value for name, value in origin.scope["headers"] if bytes(name).lower().startswith(b"mcp-param-")}

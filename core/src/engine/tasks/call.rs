@@ -18,10 +18,12 @@ use crate::session::Pace;
 use crate::store::Epoch;
 use crate::store::SessionId;
 use crate::sync::Arc;
-use crate::task::{Call, Declared, Input, Machine, Now, Policy, Posted, Reply, Route, Settings, TaskId, route};
+use crate::task::{
+    Call, CallHeaders, Declared, Header, Input, Machine, Now, Policy, Posted, Reply, Route, Settings, TaskId, route,
+};
 
 /// What a host says of a call that may become a task.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CallOptions<'a> {
     /// The server, as for [`SessionId::new`].
     pub server: &'a str,
@@ -29,6 +31,8 @@ pub struct CallOptions<'a> {
     pub tool: Option<&'a str>,
     /// The client takes a stream of events as an answer, and the SDK gives one.
     pub takes_streams: bool,
+    /// The headers of its request that repeat its arguments.
+    pub headers: CallHeaders,
 }
 
 /// The context in which a call is given to the SDK.
@@ -69,6 +73,8 @@ pub enum CallStep {
         context: Context,
         /// The message.
         call: Bytes,
+        /// All headers that [belong to the message](crate::task::is_of_message): they take the place of the context's.
+        headers: Vec<Header>,
     },
     /// The handler's question has an answer.
     Answer {
@@ -129,7 +135,7 @@ impl Engine {
         if shared.is_forked() {
             return None;
         }
-        let call = Call::read(body)?;
+        let call = Call::read(body)?.with_headers(options.headers.clone());
         let body = call.body().clone();
         let pace = options.tool.and_then(|tool| shared.options.paces.of(tool)).copied().unwrap_or_default();
         let settings = Settings { takes_streams: options.takes_streams, ..shared.task_settings(&pace) };

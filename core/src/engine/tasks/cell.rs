@@ -392,13 +392,13 @@ impl CallChange<'_> {
             Output::Unlink => CallStep::Unlink,
             Output::Disconnect { run } => CallStep::Disconnect { run },
             Output::Kill { run } => CallStep::Kill { run },
-            Output::Start { run, from, call } => {
+            Output::Start { run, from, call, headers } => {
                 let context = match from.and_then(|from| self.state.requesters.get(&from)) {
                     None => Context::Call,
                     Some(Requester::Query(_, key)) => Context::Request(*key),
                     Some(Requester::Mail(_, relayed)) => Context::Relayed(relayed.clone()),
                 };
-                CallStep::Start { run, context, call }
+                CallStep::Start { run, context, call, headers }
             }
             Output::Answer { ask, result } => CallStep::Answer { ask, result },
             Output::Refuse { ask } => CallStep::Refuse { ask },

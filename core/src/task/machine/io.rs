@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::Ms;
+use crate::task::call_headers::Header;
 use crate::task::change::Change;
 use crate::task::ladder::Response;
 use crate::task::reply::Reply;
@@ -139,6 +140,8 @@ pub enum Output {
         from: Option<u64>,
         /// The message.
         call: Bytes,
+        /// All headers that [belong to the message](crate::task::is_of_message).
+        headers: Vec<Header>,
     },
     /// The handler's question has an answer.
     Answer {

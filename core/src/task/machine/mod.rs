@@ -104,7 +104,7 @@ impl Machine {
     /// For a task that another process left and that [goes on](Task::owner_lost) here. `stored` is the number of its records. None
     /// for a task whose call cannot be read.
     pub fn adopt(now: Now, settings: Settings, id: TaskId, task: Task, stored: u64) -> Option<Self> {
-        let call = Call::read(task.call())?;
+        let call = Call::read(task.call())?.with_headers(task.headers().clone());
         let mut machine = Self::new(now, settings, id, call);
         machine.answer.close();
         machine.runs = Runs::new(None);
@@ -278,7 +278,8 @@ impl Machine {
     /// The call becomes a task as soon as the store has it.
     fn decide(&mut self, now: Now, questions: Vec<(u64, Bytes)>, last: Option<Last>, out: &mut Vec<Output>) {
         let Settings { limit_ms, retention_ms, .. } = self.settings;
-        let what = What::Created { limit_ms, retention_ms, call: self.call.body.clone() };
+        let (call, headers) = (self.call.body.clone(), self.call.headers.clone());
+        let what = What::Created { limit_ms, retention_ms, call, headers };
         let created = Change { at: now.unix_ms, what };
         let is_large = created.encode().len() > self.settings.max_record_bytes;
         self.phase = Phase::Storing(Storing { created: created.clone(), is_client_gone: false, questions, last });

@@ -309,7 +309,8 @@ impl Running {
                 Some(call) => {
                     let run = self.task.questions().rounds();
                     runs.start(run);
-                    out.push(Output::Start { run, from, call });
+                    let headers = self.task.headers().of_round(&call);
+                    out.push(Output::Start { run, from, call, headers });
                 }
                 None => self.end(now, failure("The call cannot be posted again", None), out),
             },

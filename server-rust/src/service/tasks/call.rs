@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use tailrope_core::engine::{CallStep, Context, TaskCall, Wake as _};
-use tailrope_core::task::{Input, Posted, Reply};
+use tailrope_core::task::{Input, Reply};
 use tokio::sync::mpsc::Sender;
 
 use super::reply::{Part, Replies, Room, replies};
-use super::run::{Run, head_of_relayed, head_of_round};
+use super::run::{Run, head_of_relayed, with_message};
 use crate::service::application::Application;
 use crate::service::endpoint::Endpoint;
 use crate::signal::Signal;
@@ -126,8 +126,7 @@ impl<A: Application> Caller<A> {
                     run.cancel();
                 }
             }
-            CallStep::Start { run, context, call } => {
-                let tool = Posted::read(None, &call).and_then(|posted| posted.tool);
+            CallStep::Start { run, context, call, headers } => {
                 let parts = match context {
                     Context::Call => self.parts.clone(),
                     Context::Request(key) => {
@@ -136,7 +135,7 @@ impl<A: Application> Caller<A> {
                     }
                     Context::Relayed(relayed) => head_of_relayed(&self.parts, &relayed),
                 };
-                self.start(run, head_of_round(parts, tool.as_deref()), call);
+                self.start(run, with_message(parts, &headers), call);
             }
             // rmcp has no place where a handler's request could be taken.
             CallStep::Answer { .. } | CallStep::Refuse { .. } => {}

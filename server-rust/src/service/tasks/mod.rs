@@ -26,12 +26,13 @@ use tailrope_core::engine::{CallOptions, TaskAnswer};
 use tailrope_core::exchange::{Fault, Principal, RelayedMethod};
 use tailrope_core::protocol::{Dialect, Refusal, Revision};
 use tailrope_core::task::{
-    Announcement, Ask, Declared, Posted, Route, RunReader, TaskHead, TaskRequest, announce, missing_capability,
-    read_request,
+    Announcement, Ask, CallHeaders, Declared, Posted, Route, RunReader, TaskHead, TaskRequest, announce,
+    missing_capability, read_request,
 };
 use tokio::task::JoinHandle;
 
 use self::call::Caller;
+use self::run::with_message;
 use self::subscription::interleaved;
 use super::answer::ResponseBody;
 use super::endpoint::Endpoint;
@@ -143,11 +144,9 @@ impl<A: Application> Endpoint<A> {
         if let Some(known) = self.tasks.stands_aside.get() {
             return *known;
         }
-        let mut parts = parts.clone();
-        parts.headers.insert(METHOD, HeaderValue::from_static("server/discover"));
-        parts.headers.remove(NAME);
-        parts.headers.remove(CONTENT_LENGTH);
-        match self.pass(parts, Bytes::from_static(DISCOVER.as_bytes())) {
+        let header = |name: &str, value: &str| (name.into(), value.into());
+        let of_message = [header("content-type", "application/json"), header("mcp-method", "server/discover")];
+        match self.pass(with_message(parts.clone(), &of_message), Bytes::from_static(DISCOVER.as_bytes())) {
             Some(served) => self.tasks.note(&announced(served.await).await.1),
             None => true,
         }
@@ -189,7 +188,8 @@ impl<A: Application> Endpoint<A> {
         };
         let server = self.server(&parts).into_owned();
         let takes_streams = !self.config.json_response;
-        let options = CallOptions { server: &server, tool: tool.as_deref(), takes_streams };
+        let headers = CallHeaders::of(parts.headers.iter().map(|(name, value)| (name.as_str(), text(value))));
+        let options = CallOptions { server: &server, tool: tool.as_deref(), takes_streams, headers };
         let signal = Signal::new();
         let call = self.host.engine.open_call(&body, &options, principal.as_ref(), Arc::clone(&signal) as _, 0);
         let Some(call) = call else { return Some(Ok(self.pass(parts, body)?.await)) };

@@ -3,17 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
+use http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use http::request::Parts;
-use http::{HeaderName, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use tailrope_core::engine::TaskCall;
 use tailrope_core::exchange::Relayed;
-use tailrope_core::task::{Input, RunReader, header_value};
+use tailrope_core::task::{Header, Input, RunReader, is_of_message};
 use tokio::task::JoinHandle;
 
 use super::reply::Room;
-use super::{METHOD, NAME};
 use crate::sender::text;
 use crate::service::application::Application;
 use crate::service::endpoint::Endpoint;
@@ -110,15 +109,22 @@ pub(super) fn message(input: Input) -> Option<Bytes> {
     }
 }
 
-/// The head of a call that is posted again in the context of this request about its task.
-pub(super) fn head_of_round(mut parts: Parts, tool: Option<&str>) -> Parts {
-    parts.headers.insert(METHOD, HeaderValue::from_static("tools/call"));
-    parts.headers.remove(CONTENT_LENGTH);
-    match tool.and_then(|tool| HeaderValue::try_from(header_value(tool)).ok()) {
-        Some(tool) => parts.headers.insert(NAME, tool),
-        None => parts.headers.remove(NAME),
-    };
+/// The head of a request with another message, in the context of this one.
+pub(super) fn with_message(mut parts: Parts, of_message: &[Header]) -> Parts {
+    let dropped: Vec<HeaderName> = parts.headers.keys().filter(|name| is_of_message(name.as_str())).cloned().collect();
+    for name in dropped {
+        parts.headers.remove(name);
+    }
+    append(&mut parts.headers, of_message.iter().map(|(name, value)| (&**name, &**value)));
     parts
+}
+
+fn append<'a>(to: &mut HeaderMap, headers: impl Iterator<Item = (&'a str, &'a str)>) {
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            to.append(name, value);
+        }
+    }
 }
 
 /// The head of a request that came to another process.
@@ -131,10 +137,35 @@ pub(super) fn head_of_relayed(first: &Parts, relayed: &Relayed) -> Parts {
     if let Some(host) = first.headers.get(HOST) {
         request.headers_mut().insert(HOST, host.clone());
     }
-    for (name, value) in relayed.headers() {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            request.headers_mut().append(name, value);
-        }
-    }
+    append(request.headers_mut(), relayed.headers());
     request.into_parts().0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_has_the_headers_of_its_context_and_those_of_its_message() {
+        let context = Request::builder()
+            .header("X-Trace", "second")
+            .header("Mcp-Param-Size", "of another message")
+            .header("Mcp-Method", "tasks/update")
+            .header(CONTENT_TYPE, "application/json")
+            .header("Content-Length", "7");
+        let parts = context.body(()).unwrap().into_parts().0;
+        let of_message = [("mcp-method", "tools/call"), ("mcp-param-color", "red"), ("mcp-param-color", "blue")];
+        let of_message = of_message.map(|(name, value)| (name.into(), value.into()));
+        let headers = with_message(parts, &of_message).headers;
+        let mut told: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        told.sort_unstable();
+        let wanted = [
+            ("mcp-method", "tools/call"),
+            ("mcp-param-color", "blue"),
+            ("mcp-param-color", "red"),
+            ("x-trace", "second"),
+        ];
+        assert_eq!(told, wanted);
+    }
 }

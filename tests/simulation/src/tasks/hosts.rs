@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tailrope_core::engine::{CallOptions, CallStep, TaskCall, Wake};
-use tailrope_core::task::{Input, Reply, TaskId};
+use tailrope_core::task::{CallHeaders, Input, Reply, TaskId};
 
 use crate::tasks::{CALLS, SERVER, Served, Task};
 use crate::world::World;
@@ -19,7 +19,8 @@ impl World {
         }
         self.tasks.keys += 1;
         let (key, wake) = (CALLS + self.tasks.keys, Arc::clone(&self.bells) as Arc<dyn Wake>);
-        let options = CallOptions { server: SERVER, tool: Some("slow"), takes_streams: false };
+        let options =
+            CallOptions { server: SERVER, tool: Some("slow"), takes_streams: false, headers: CallHeaders::default() };
         let call = self.nodes[node].engine.open_call(CALL, &options, None, wake, key);
         let Some(call) = call else { return };
         self.count("calls that may become tasks");
