@@ -321,18 +321,16 @@ impl Engine {
         takes_streams: bool,
         headers: Vec<String>,
     ) -> Option<TaskCall> {
-        let principal = Requester::principal(requester.as_ref(), &self.engine);
-        let pairs = headers.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1]));
-        let headers = CallHeaders::of(pairs);
-        let options = CallOptions { server: &server, tool: tool.as_deref(), takes_streams, headers };
+        let headers = CallHeaders::of(headers.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1])));
         let key = self.waiters.key();
-        let opened = principal.ok().and_then(|principal| {
-            let (body, wake) = (body_bytes(&body), self.waiters.wake());
-            self.engine.open_call(body, &options, principal.as_ref(), wake, u64::from(key))
+        let opened = Requester::read(requester.as_ref(), |requester| {
+            let (server, tool, sdk) = (&*server, tool.as_deref(), DIALECT.sdk);
+            let options = CallOptions { server, tool, takes_streams, headers, requester, sdk };
+            self.engine.open_call(body_bytes(&body), &options, self.waiters.wake(), u64::from(key))
         });
         self.waiters.flush(env);
         let max_event_bytes = self.engine.options().limits.max_event_bytes;
-        opened.map(|call| TaskCall::new(call, key, max_event_bytes, &self.waiters))
+        opened.ok().flatten().map(|call| TaskCall::new(call, key, max_event_bytes, &self.waiters))
     }
 
     /// Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with. `mcp_method` and `mcp_name` are the headers of

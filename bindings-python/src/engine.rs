@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tailrope_core::engine::{self, CallOptions, Health, NoWake, Stats};
+use tailrope_core::exchange::Requester;
 use tailrope_core::exchange::{Principal, RelayedMethod};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit};
 use tailrope_core::store::{HostStore, SessionId};
@@ -221,16 +222,20 @@ impl Engine {
         headers: &Bound<'_, PyAny>,
         user_json: Option<&str>,
         named: Option<&str>,
+        log_user: Option<&str>,
         waiters: &Waiters,
     ) -> PyResult<Option<TaskCall>> {
-        let Some(principal) = self.principal(py, headers, user_json, named)? else { return Ok(None) };
         let (key, wake) = waiters.shared.key();
         let pairs = header_pairs(headers)?;
-        let headers = CallHeaders::of(pairs.iter().map(|(name, value)| (text(name), latin1(value.as_bytes()))));
-        let options = CallOptions { server, tool, takes_streams, headers };
-        let open = || self.engine.open_call(body, &options, principal.as_ref(), wake, key.number);
-        let call = calling(py, open)?;
-        Ok(call.map(|call| TaskCall::new(call, Arc::new(key), self.max_event_bytes())))
+        let of_call = CallHeaders::of(pairs.iter().map(|(name, value)| (text(name), latin1(value.as_bytes()))));
+        let headers = Headers::read(&pairs, self.engine.options());
+        let open = |requester: &Requester<'_>| {
+            let (requester, sdk) = (*requester, DIALECT.sdk);
+            let options = CallOptions { server, tool, takes_streams, headers: of_call, requester, sdk };
+            self.engine.open_call(body, &options, wake, key.number)
+        };
+        let call = calling(py, || headers.ask(user_json, named, log_user, open))?;
+        Ok(call.ok().flatten().map(|call| TaskCall::new(call, Arc::new(key), self.max_event_bytes())))
     }
 
     /// Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with.

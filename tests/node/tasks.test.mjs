@@ -308,6 +308,22 @@ test('a handler that is closed answers the calls that are no tasks yet', ours, a
   assert.deepEqual([status, body], [499, '']);
 });
 
+test('a call that ends badly has a record', ours, async (t) => {
+  const records = [];
+  setLog((_level, line, fields) => line.startsWith('call ended') && records.push(fields));
+  t.after(() => setLog(() => {}));
+  const eventStore = new EventStore('memory:', { taskAfterMs: AFTER_MS, logUser: () => 'Bob' });
+  const { port, desk } = await serve(t, { eventStore });
+  const caller = new Caller(port, { 'x-user': 'ann' });
+  const taskId = await caller.task('broken');
+  desk.open('go');
+  await caller.once(taskId, 'failed');
+  await until(() => records.length > 0);
+  const told = records.map(({ tool, user, outcome, sdk }) => ({ tool, user, outcome, sdk }));
+  const sdk = '@modelcontextprotocol/server 2.x';
+  assert.deepEqual(told, [{ tool: 'broken', user: 'Bob', outcome: 'error', sdk }]);
+});
+
 test('a fault of ours costs one call', ours, async (t) => {
   const { TaskCall } = createRequire(import.meta.url)('../../bindings-node/tailrope.node');
   const { takeSteps } = TaskCall.prototype;

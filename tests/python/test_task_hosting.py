@@ -193,6 +193,16 @@ async def test_an_error_of_json_rpc_fails_the_task() -> None:
         assert told["error"] == {"code": -32099, "message": "broken", "data": {"x": 1}}
 
 
+async def test_a_call_that_ends_badly_has_a_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tailrope")
+    async with tools_served(log_user=lambda request: request.headers.get("x-trace")) as (_, client):
+        client.headers = {"X-Trace": "ann"}
+        await client.ended(await client.begin("broken"))
+        (record,) = [record for record in caplog.records if record.getMessage().startswith("call ended")]
+        told = vars(record)
+        assert [told[name] for name in ("tool", "user", "outcome", "sdk")] == ["broken", "ann", "error", "mcp 2.x"]
+
+
 async def test_a_handler_waits_for_a_client_that_reads_slowly() -> None:
     may_read = asyncio.Event()
     tools = Tools()

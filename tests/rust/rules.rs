@@ -40,6 +40,7 @@ mod engine {
     mod streams;
     mod task_faults;
     mod task_owners;
+    mod task_records;
     mod task_subscriptions;
     mod tasks;
     mod timeouts;

@@ -480,6 +480,7 @@ class Engine:
         headers: Iterable[tuple[bytes, bytes]],
         user_json: str | None,
         named: str | None,
+        log_user: str | None,
         waiters: Waiters,
     ) -> TaskCall | None: ...
     def read_task_request(

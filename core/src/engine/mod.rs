@@ -439,8 +439,9 @@ impl Engine {
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         let (read, own): (Vec<_>, Vec<_>) = cells.iter().partition(|cell| cell.is_elsewhere());
         let running = own.iter().map(|cell| lock(&cell.state).session.running());
-        let (calls, oldest) =
-            running.fold((0, Ms::NEVER), |(calls, oldest), (more, began)| (calls + more as u64, oldest.min(began)));
+        let (calls, oldest) = running
+            .chain(self.0.calls_running())
+            .fold((0, Ms::NEVER), |(calls, oldest), (more, began)| (calls + more as u64, oldest.min(began)));
         Stats {
             sessions: own.len() as u64,
             sessions_max: self.0.options.max_sessions as u64,

@@ -14,11 +14,11 @@ use crate::sync::Arc;
 const RECORDS: u32 = 60;
 
 /// What a record says of its session.
-struct Of {
-    session: Arc<str>,
-    sdk: &'static str,
-    user: Option<Box<str>>,
-    duration_ms: Option<u64>,
+pub(crate) struct Of {
+    pub(crate) session: Arc<str>,
+    pub(crate) sdk: Option<&'static str>,
+    pub(crate) user: Option<Box<str>>,
+    pub(crate) duration_ms: Option<u64>,
 }
 
 impl Change<'_> {
@@ -58,7 +58,7 @@ impl Change<'_> {
         }
         let of = Of {
             session: Arc::clone(&self.cell.name),
-            sdk: self.cell.dialect.sdk,
+            sdk: Some(self.cell.dialect.sdk),
             user: self.state.user.as_ref().map(|user| user.name.clone()),
             duration_ms,
         };
@@ -78,7 +78,7 @@ impl Cell {
     }
 }
 
-fn later(of: Of, record: Box<Record>, is_every: bool) -> Option<Later> {
+pub(crate) fn later(of: Of, record: Box<Record>, is_every: bool) -> Option<Later> {
     let level = match record.outcome.weight() {
         Weight::Well | Weight::Told => tracing::Level::INFO,
         Weight::Lost => tracing::Level::WARN,

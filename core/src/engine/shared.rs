@@ -17,6 +17,7 @@ use crate::engine::tasks::cell::CallCell;
 use crate::engine::tasks::following::{Followed, Following};
 use crate::engine::tasks::query::Query;
 use crate::engine::tasks::subscription::SubscriptionCell;
+use crate::engine::telemetry::Observation;
 use crate::engine::telemetry::Tools;
 use crate::engine::{EngineError, Options};
 use crate::maps::OwnMap;
@@ -180,6 +181,13 @@ impl Shared {
     /// Whether somebody wants observations.
     pub(crate) fn is_observed(&self) -> bool {
         self.options.observer.as_ref().is_some_and(|observer| observer.wants())
+    }
+
+    /// Gives the observer what was observed, outside of a change.
+    pub(crate) fn observe(&self, observed: Vec<Observation>) {
+        if let Some(observer) = self.options.observer.as_ref() {
+            observed.into_iter().for_each(|observation| observer.take(observation));
+        }
     }
 
     /// In the child of a fork no lock may be touched: a thread of the store may have held it.

@@ -203,7 +203,7 @@ counters! {
         bytes: "bytes", Stores;
     }
     counters {
-        /// Calls that were begun here: requests of clients in a session.
+        /// Calls that were begun here: requests of clients in a session, and calls of 2026-07-28 that may become tasks.
         calls_begun: "calls";
         /// Calls that ended with a result of their handler.
         calls_result: "calls" of ENDED;
@@ -213,7 +213,7 @@ counters! {
         calls_error: "calls" of ENDED;
         /// Calls that their clients cancelled.
         calls_cancelled: "calls" of ENDED;
-        /// Calls that ended because their client did not come back for `max_detached_ms`.
+        /// Calls that ended because their client did not come back for `max_detached_ms`, or left before there was a task.
         calls_client_gone: "calls" of ENDED;
         /// Calls that ended because the server stopped.
         calls_drained: "calls" of ENDED;

@@ -11,10 +11,10 @@ use crate::engine::connections::conn::{Conn, Traced};
 use crate::engine::durations::DURATION_BOUNDS_MS;
 use crate::engine::lines::shown;
 use crate::engine::sessions::SessionHandle;
-use crate::engine::sessions::cell::{Cell, State};
+use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
-use crate::engine::shared::lock;
-use crate::protocol::{Origin, RequestId};
+use crate::engine::shared::{Shared, lock};
+use crate::protocol::{Origin, RequestId, Revision};
 use crate::session::{Asked, Outcome, Record, TraceParent};
 use crate::sync::{Arc, Mutex};
 
@@ -126,8 +126,34 @@ fn asked_for(asked: &Asked, tool: Option<String>) -> impl Iterator<Item = Attrib
     method.map(|method| text("mcp.method.name", method)).into_iter().chain(tool).chain(operation)
 }
 
-fn version(state: &State) -> Option<Attribute> {
-    state.session.revision().map(|revision| text("mcp.protocol.version", revision.as_str()))
+fn version(revision: Option<Revision>) -> Option<Attribute> {
+    revision.map(|revision| text("mcp.protocol.version", revision.as_str()))
+}
+
+/// What is observed of a call that has had its end.
+pub(crate) fn measured(
+    shared: &Shared,
+    record: &Record,
+    duration_ms: Option<u64>,
+    revision: Option<Revision>,
+    span: Option<Spanned>,
+) -> Observation {
+    let Record { asked, outcome, counts, .. } = record;
+    let tool = asked.tool.as_deref().map(|tool| shared.tools.name(tool, *outcome));
+    let of_counts = [
+        number("tailrope.connections", counts.connections),
+        number("tailrope.resumes", counts.resumes),
+        number("tailrope.gaps", counts.gaps),
+        text("tailrope.outcome", outcome.as_str()),
+    ];
+    Observation {
+        span,
+        instrument: Some("mcp.server.operation.duration"),
+        duration_ms,
+        error: (*outcome != Outcome::Result).then(|| record.cause().to_owned().into()),
+        attributes: of_counts.into_iter().chain(error_type(*outcome)).collect(),
+        dimensions: asked_for(asked, tool).chain(error_type(*outcome)).chain(version(revision)).collect(),
+    }
 }
 
 /// What an outcome is called where it is no good one.
@@ -150,7 +176,7 @@ impl SessionHandle {
             let name = tool.as_ref().map_or_else(|| asked.method.to_owned(), |tool| format!("{} {tool}", asked.method));
             let attributes = asked_for(&asked, tool)
                 .chain([text("mcp.session.id", &*self.cell.name), text("jsonrpc.request.id", request.as_text())])
-                .chain(version(state))
+                .chain(version(state.session.revision()))
                 .collect();
             Some(CallSpan { request: request.to_json(), name, attributes })
         })
@@ -177,7 +203,7 @@ impl Cell {
             duration_ms: Some(change.now.since(change.state.session.begun())),
             error: None,
             attributes: Vec::new(),
-            dimensions: error.into_iter().chain(version(change.state)).collect(),
+            dimensions: error.into_iter().chain(version(change.state.session.revision())).collect(),
         });
     }
 }
@@ -188,26 +214,14 @@ impl Change<'_> {
         if !self.cell.shared.is_observed() {
             return;
         }
-        let Record { asked, outcome, counts, .. } = record;
         // It took no time where it was not begun.
-        let duration_ms = duration_ms.or_else(|| (*outcome == Outcome::Refused).then_some(0));
-        let tool = asked.tool.as_deref().map(|tool| self.cell.shared.tools.name(tool, *outcome));
-        let of_counts = [
-            number("tailrope.connections", counts.connections),
-            number("tailrope.resumes", counts.resumes),
-            number("tailrope.gaps", counts.gaps),
-            text("tailrope.outcome", outcome.as_str()),
-        ];
+        let is_refused = record.outcome == Outcome::Refused;
+        let duration_ms = duration_ms.or_else(|| is_refused.then_some(0));
         let session = Arc::clone(&self.cell.name);
-        self.effects.observed.push(Observation {
-            // A call that was not begun has none, and its id may be that of one that runs.
-            span: (*outcome != Outcome::Refused).then(|| Spanned::Call { session, request: record.request.to_json() }),
-            instrument: Some("mcp.server.operation.duration"),
-            duration_ms,
-            error: (*outcome != Outcome::Result).then(|| record.cause().to_owned().into()),
-            attributes: of_counts.into_iter().chain(error_type(*outcome)).collect(),
-            dimensions: asked_for(asked, tool).chain(error_type(*outcome)).chain(version(self.state)).collect(),
-        });
+        // A call that was not begun has no span, and its id may be that of one that runs.
+        let span = (!is_refused).then(|| Spanned::Call { session, request: record.request.to_json() });
+        let revision = self.state.session.revision();
+        self.effects.observed.push(measured(&self.cell.shared, record, duration_ms, revision, span));
     }
 
     /// A connection is over.

@@ -38,6 +38,11 @@ const METHODS: [&str; 18] = [
 ];
 
 impl Asked {
+    /// What a `tools/call` of this tool asks for.
+    pub fn tool_call(tool: Option<&str>) -> Self {
+        Self { method: "tools/call", tool: tool.map(Into::into) }
+    }
+
     /// What a request asks for.
     pub fn of(envelope: &Envelope) -> Self {
         let method = envelope.method.as_deref().unwrap_or_default();

@@ -24,6 +24,7 @@
 mod call_headers;
 mod change;
 mod declaration;
+mod ending;
 mod id;
 mod ladder;
 mod machine;
@@ -44,6 +45,7 @@ pub use declaration::{
     Announcement, Declared, EXTENSION, Policy, Posted, RequestMeta, Route, announce, missing_capability, route,
     subscribed_tasks, with_subscribed_tasks,
 };
+pub use ending::Ending;
 pub use id::{TASK_ID_BYTES, TASK_LOG, TaskId};
 pub use ladder::{
     Ask, Response, TaskHead, TaskRequest, not_taken, read_request, reread_request, too_large, unknown_task, unreadable,

@@ -61,6 +61,11 @@ impl Call {
         Self { headers, ..self }
     }
 
+    /// Its id, which its answer repeats.
+    pub fn request(&self) -> &RequestId {
+        &self.request
+    }
+
     /// What the SDK is given.
     pub fn body(&self) -> &Bytes {
         &self.body

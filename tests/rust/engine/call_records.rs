@@ -19,7 +19,7 @@ use tracing::field::{Field, Visit};
 use crate::engine::lines::lines_of;
 use crate::kit::common::{Bench, NEW, OLD, id, resume, slow};
 
-type Fields = BTreeMap<&'static str, String>;
+pub(crate) type Fields = BTreeMap<&'static str, String>;
 
 struct Reader<'a>(&'a mut Fields);
 
@@ -34,7 +34,7 @@ impl Visit for Reader<'_> {
 }
 
 /// The lines of what is done that have this text.
-fn lines(text: &'static str, done: impl FnOnce()) -> Vec<(Level, Fields)> {
+pub(crate) fn lines(text: &'static str, done: impl FnOnce()) -> Vec<(Level, Fields)> {
     let found = Arc::new(Mutex::new(Vec::new()));
     let lines = Arc::clone(&found);
     lines_of(

@@ -31,11 +31,11 @@ pub(crate) fn open(bench: &Bench) -> Caller {
 pub(crate) fn open_as(bench: &Bench, requester: Requester<'_>) -> Caller {
     let body = br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow","_meta":{}}}"#;
     let headers = CallHeaders::of([("X-Trace", "first"), ("Mcp-Param-Color", "red")]);
-    let options = CallOptions { server: SERVER, tool: Some("slow"), takes_streams: true, headers };
+    let options =
+        CallOptions { server: SERVER, tool: Some("slow"), takes_streams: true, headers, requester, sdk: "rust" };
     let bell = Arc::new(Bell::default());
-    let principal = requester.principal().unwrap();
-    let call = bench.engine.open_call(body, &options, principal.as_ref(), Arc::clone(&bell) as _, 0);
-    Caller { call: call.expect("it is a request"), bell }
+    let call = bench.engine.open_call(body, &options, Arc::clone(&bell) as _, 0);
+    Caller { call: call.unwrap().expect("it is a request"), bell }
 }
 
 impl Caller {

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tailrope_core::Ms;
 use tailrope_core::task::{
-    Call, CallHeaders, Change, End, Input, Machine, Now, Output, Reply, Response, Settings, TASK_ID_BYTES, Task,
-    TaskId, What,
+    Call, CallHeaders, Change, End, Ending, Input, Machine, Now, Output, Reply, Response, Settings, TASK_ID_BYTES,
+    Task, TaskId, What,
 };
 
 use crate::kit::vectors::vectors;
@@ -56,6 +56,8 @@ struct StepSpec {
     message: Option<String>,
     /// The questions that a client is shown.
     keys: Option<Vec<String>>,
+    /// How the call ended, for the operator.
+    ended: Option<String>,
 }
 
 fn said<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Option<u64>>, D::Error> {
@@ -144,6 +146,13 @@ fn shown(message: &[u8]) -> Value {
     if members.get("result").is_some_and(|result| result["resultType"] == "task") { "task".into() } else { message }
 }
 
+fn ended(ending: &Ending) -> String {
+    match ending {
+        Ending::Answered(_) => "Answered".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
 fn changed(what: &What) -> Value {
     let pairs = |pairs: &[(Box<str>, Bytes)]| -> Map<String, Value> {
         pairs.iter().map(|(key, request)| (key.to_string(), read(request))).collect()
@@ -210,6 +219,10 @@ fn check(vector: &Vector) -> Result<(), String> {
     for (at, step) in vector.steps.iter().enumerate() {
         let mut out = Vec::new();
         machine.handle(now(step.at), input(&step.input, step.run), &mut out);
+        let ended = machine.take_ending().map(|ending| ended(&ending));
+        if step.ended != ended {
+            return Err(format!("step {at}: for the operator it ended {ended:?}"));
+        }
         let said: Vec<Value> = out.iter().map(written).collect();
         if said != step.out {
             return Err(format!("step {at}: {}", Value::from(said)));

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrope.mcp import _ask, _hosts, _sdk, _server
 from tailrope.mcp._answer import begin_stream, end_stream, until_disconnected, write_json, write_refusal
-from tailrope.mcp._principal import requester
+from tailrope.mcp._principal import log_user, requester
 from tailrope.mcp._runs import CALL, Origin, Run, with_headers, with_message
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ async def serve(
 ) -> None:
     """Serves a call whose client takes tasks."""
     server, who = _server.of_scope(runtime, scope), requester(scope, runtime)
-    native = runtime.engine.open_call(
-        received.body, server, tool, not manager.json_response, scope["headers"], *who, runtime.here().waiters
-    )
+    headers, waiters = scope["headers"], runtime.here().waiters
+    who = (*who, log_user(scope, runtime))
+    native = runtime.engine.open_call(received.body, server, tool, not manager.json_response, headers, *who, waiters)
     if native is None:
         await app(scope, received, send)
         return

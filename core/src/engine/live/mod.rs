@@ -11,10 +11,12 @@ mod trails;
 pub use answer::{LiveAnswer, live_answer};
 
 use crate::Ms;
+use crate::engine::sessions::cell::User;
 use crate::engine::sessions::change::Change;
 use crate::engine::shared::lock;
 use crate::protocol::StreamNonce;
 use crate::session::Record;
+use crate::sync::Arc;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use trails::{Ended, Trails};
@@ -47,6 +49,14 @@ impl Live {
         now.0 < self.until.load(Ordering::Relaxed)
     }
 
+    /// Takes note of the end of a call, if somebody looks.
+    pub(crate) fn note_ended(&self, now: Ms, session: &Arc<str>, user: Option<Box<str>>, record: &Record) {
+        if self.is_watched(now) {
+            let ended = Ended { at: now, session: Arc::clone(session), user, record: record.clone() };
+            lock(&self.trails).ended(ended);
+        }
+    }
+
     /// Forgets everything when nobody has looked for a while.
     pub(crate) fn rest(&self, now: Ms) {
         if self.until.load(Ordering::Relaxed) != 0 && !self.is_watched(now) {
@@ -67,11 +77,7 @@ impl Change<'_> {
 
     /// Takes note of the end of a call, if somebody looks.
     pub(crate) fn note_ended(&self, record: &Record) {
-        let live = &self.cell.shared.live;
-        if live.is_watched(self.now) {
-            let session = crate::sync::Arc::clone(&self.cell.name);
-            let user = self.state.shown_user();
-            lock(&live.trails).ended(Ended { at: self.now, session, user, record: record.clone() });
-        }
+        let user = self.state.user.as_ref().and_then(User::shown);
+        self.cell.shared.live.note_ended(self.now, &self.cell.name, user, record);
     }
 }

@@ -41,6 +41,11 @@ impl User {
         let is_shown = requester.log_user.is_some_and(|name| !name.is_empty());
         requester.log_name().map(|name| Self { name, is_shown })
     }
+
+    /// The name for the live page: only what the operator's function for that says.
+    pub(crate) fn shown(&self) -> Option<Box<str>> {
+        self.is_shown.then(|| self.name.clone())
+    }
 }
 
 pub(crate) struct State {
@@ -166,7 +171,7 @@ impl State {
 
     /// The name of the user for the live page: only what the operator's function for that says.
     pub(crate) fn shown_user(&self) -> Option<Box<str>> {
-        self.user.as_ref().filter(|user| user.is_shown).map(|user| user.name.clone())
+        self.user.as_ref().and_then(User::shown)
     }
 
     /// Whether the session goes on here.

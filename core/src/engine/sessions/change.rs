@@ -108,9 +108,7 @@ impl Cell {
         wakes.into_iter().for_each(|(wake, key)| wake.wake(key));
         drop(released);
         self.shared.write_lines(lines);
-        if let Some(observer) = self.shared.options.observer.as_ref() {
-            observed.into_iter().for_each(|observation| observer.take(observation));
-        }
+        self.shared.observe(observed);
         value
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::Ms;
 use crate::engine::Options;
 use crate::engine::lines::Later;
 use crate::engine::sessions::places::account;
@@ -114,6 +115,19 @@ impl Shared {
         calls.into_iter().filter_map(|call| call.upgrade()).all(|call| call.is_over())
     }
 
+    /// Each call of 2026-07-28 that runs here, and since when.
+    pub(crate) fn calls_running(&self) -> Vec<(usize, Ms)> {
+        // What a call needs when it goes is not held meanwhile.
+        let calls: Vec<_> = lock(&self.timed)
+            .values()
+            .filter_map(|timed| match timed {
+                Timed::Call(call) => call.upgrade(),
+                _ => None,
+            })
+            .collect();
+        calls.iter().filter_map(|call| call.runs_since()).map(|began| (1, began)).collect()
+    }
+
     /// The process goes away.
     pub(crate) fn leave_tasks(&self) {
         let failed = self.owned_tasks().iter().filter(|cell| cell.leave()).count();
@@ -152,7 +166,7 @@ impl Shared {
         let expiry = Expiry { name: Arc::clone(&cell.name), epoch, account };
         let number = self.number();
         lock(&self.timed).insert(number, Timed::Expiry(expiry));
-        self.schedule(crate::Ms::NEVER, self.clock.now() + retention_ms, number);
+        self.schedule(Ms::NEVER, self.clock.now() + retention_ms, number);
     }
 
     pub(crate) fn task_expired(&self, number: u64, expiry: &Expiry) {

@@ -8,13 +8,15 @@ use bytes::Bytes;
 
 use crate::engine::Engine;
 use crate::engine::connections::Wake;
-use crate::engine::sessions::cell::Names;
+use crate::engine::sessions::cell::{Names, User};
 use crate::engine::shared::Shared;
+use crate::engine::stats::Counters;
 use crate::engine::tasks::cell::{CallCell, Queued};
+use crate::engine::tasks::ended::Calling;
 use crate::engine::tasks::records::Records;
 use crate::engine::tasks::writing::Writing;
-use crate::exchange::{Principal, Relayed};
-use crate::session::Pace;
+use crate::exchange::{Relayed, Requester, Unidentified};
+use crate::session::{Asked, Pace};
 use crate::store::Epoch;
 use crate::store::SessionId;
 use crate::sync::Arc;
@@ -33,6 +35,10 @@ pub struct CallOptions<'a> {
     pub takes_streams: bool,
     /// The headers of its request that repeat its arguments.
     pub headers: CallHeaders,
+    /// Who sends it.
+    pub requester: Requester<'a>,
+    /// The line of the SDK, as records name it: [`Dialect::sdk`](crate::protocol::Dialect::sdk).
+    pub sdk: &'static str,
 }
 
 /// The context in which a call is given to the SDK.
@@ -123,20 +129,32 @@ impl Engine {
 
     /// Takes a call that the host gives the SDK now, with [this body](TaskCall::body). `wake` is told, with `key`, when there are
     /// [steps](TaskCall::take_steps) to do. None for what is no request.
+    ///
+    /// # Errors
+    /// [`Unidentified`]: nobody can tell whose call it is.
     pub fn open_call(
         &self,
         body: &[u8],
         options: &CallOptions<'_>,
-        principal: Option<&Principal>,
         wake: Arc<dyn Wake>,
         key: u64,
-    ) -> Option<TaskCall> {
+    ) -> Result<Option<TaskCall>, Unidentified> {
         let shared = &self.0;
+        let principal = self.principal_of(&options.requester)?;
         if shared.is_forked() {
-            return None;
+            return Ok(None);
         }
-        let call = Call::read(body)?.with_headers(options.headers.clone());
+        let Some(call) = Call::read(body) else { return Ok(None) };
+        let call = call.with_headers(options.headers.clone());
         let body = call.body().clone();
+        let calling = Calling {
+            request: call.request().clone(),
+            asked: Asked::tool_call(options.tool),
+            begun: shared.clock.now(),
+            user: User::of(&options.requester),
+            sdk: Some(options.sdk),
+        };
+        Counters::add(&shared.counters.calls_begun, 1);
         let pace = options.tool.and_then(|tool| shared.options.paces.of(tool)).copied().unwrap_or_default();
         let settings = Settings { takes_streams: options.takes_streams, ..shared.task_settings(&pace) };
         let id = TaskId::new(&shared.randomness.take());
@@ -144,9 +162,9 @@ impl Engine {
         let machine = Machine::new(shared.task_now(), settings, id, call);
         let records = Records::new(Epoch { number: 1, salt: shared.salt() });
         let log = (records, Writing::default());
-        let cell = CallCell::new(shared, names.name, principal, (wake, key), body, machine, log);
+        let cell = CallCell::new(shared, names.name, principal.as_ref(), (wake, key), body, (machine, calling), log);
         cell.change(|_| {});
-        Some(TaskCall(cell))
+        Ok(Some(TaskCall(cell)))
     }
 }
 

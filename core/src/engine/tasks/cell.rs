@@ -11,14 +11,17 @@ use crate::engine::lines::Later;
 use crate::engine::shared::{Shared, Timed, lock};
 use crate::engine::stats::Counters;
 use crate::engine::tasks::call::{CallStep, Context};
+use crate::engine::tasks::ended::Calling;
 use crate::engine::tasks::mail::Inbox;
 use crate::engine::tasks::query::Query;
 use crate::engine::tasks::records::Records;
 use crate::engine::tasks::writing::Writing;
 use crate::engine::tasks::{TASK_LOG, Verdict};
+use crate::engine::telemetry::Observation;
 use crate::exchange::{Principal, Relayed};
 use crate::maps::OwnMap;
 use crate::protocol::StreamNonce;
+use crate::session::Outcome as CallOutcome;
 use crate::store::{Complete, Operation, Outcome, StreamKey, Ticket, Watch, Watcher};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::task::{Ask, Change, Input, Machine, Now, Output, Task};
@@ -91,6 +94,8 @@ pub(super) struct CallState {
     pub(super) inbox: Inbox,
     pub(super) place: Place,
     pub(super) queue: VecDeque<Queued>,
+    /// What is to be told when the call has its end; none once it was.
+    pub(super) calling: Option<Calling>,
     pub(super) requesters: OwnMap<u64, Requester>,
     /// When a client asked for the task last, as far as this process knows, and how many readers elsewhere were counted then.
     pub(super) asked_at: Ms,
@@ -126,6 +131,7 @@ pub(super) struct CallChange<'a> {
 pub(super) struct Effects {
     outcomes: Vec<(Requester, Verdict)>,
     pub(super) lines: Vec<Later>,
+    pub(super) observed: Vec<Observation>,
     /// The store has more of the task than before.
     is_stored: bool,
 }
@@ -137,7 +143,7 @@ impl CallCell {
         principal: Option<&Principal>,
         wake: (Arc<dyn Wake>, u64),
         body: Bytes,
-        machine: Machine,
+        (machine, calling): (Machine, Calling),
         (records, writing): (Records, Writing),
     ) -> Arc<Self> {
         let number = shared.number();
@@ -149,6 +155,7 @@ impl CallCell {
             inbox: Inbox::default(),
             place: Place::Nowhere,
             queue: VecDeque::new(),
+            calling: Some(calling),
             requesters: OwnMap::default(),
             asked_at: shared.clock.now(),
             readers: 0,
@@ -205,7 +212,7 @@ impl CallCell {
         };
         let value = make(&mut change);
         change.complete();
-        let Effects { outcomes, lines, is_stored } = std::mem::take(&mut change.effects);
+        let Effects { outcomes, lines, observed, is_stored } = std::mem::take(&mut change.effects);
         let is_served = !was_restored && state.place != Place::Restored;
         let wakes_host = is_served && ((!had_steps && !state.queue.is_empty()) || (!was_over && state.is_over()));
         drop(state);
@@ -223,6 +230,7 @@ impl CallCell {
             self.shared.tell_followed(&self.name, self.identity());
         }
         self.shared.write_lines(lines);
+        self.shared.observe(observed);
         Some(value)
     }
 
@@ -277,6 +285,11 @@ impl CallCell {
     /// Another process may have the task by now, or the store lost something of it.
     pub(crate) fn doubt(&self) {
         self.change(|change| change.state.writing.doubt());
+    }
+
+    /// Since when the call runs here, if it does.
+    pub(crate) fn runs_since(&self) -> Option<Ms> {
+        lock(&self.state).runs_since()
     }
 
     /// Whether what it knows of the task is so.
@@ -446,6 +459,7 @@ impl CallChange<'_> {
         self.write();
         self.look_into_inbox();
         self.write();
+        self.note_ending();
         self.end();
         let unasked_at = self.unasked_at();
         let CallState { machine, writing, inbox, place, .. } = &*self.state;
@@ -482,8 +496,9 @@ impl CallCell {
     }
 
     /// The task of another process, which this one gave its end.
-    pub(super) fn be_left(&self) {
+    pub(super) fn be_left(&self, outcome: CallOutcome) {
         self.change(|change| {
+            change.note_end(outcome, None);
             change.state.place = Place::Left;
             change.release();
         });

@@ -3,16 +3,17 @@
 
 use crate::engine::NoWake;
 use crate::engine::connections::Wake;
-use crate::engine::lines::log_later;
 use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::engine::tasks::cell::CallCell;
+use crate::engine::tasks::ended::Calling;
 use crate::engine::tasks::loading::View;
 use crate::engine::tasks::mail::end_of;
 use crate::engine::tasks::query::{Query, QueryChange, Stage};
 use crate::engine::tasks::records::Records;
 use crate::engine::tasks::writing::Writing;
 use crate::engine::tasks::{TASK_LOG, Verdict};
+use crate::session::Outcome as CallOutcome;
 use crate::store::{Answer, Hold, Operation, Outcome, Owner, RunningLog, StoreError, Ticket};
 use crate::sync::Arc;
 use crate::task::{Change, End, Machine, Task, What};
@@ -106,11 +107,11 @@ impl QueryChange<'_> {
         let epoch = records.epoch();
         let is_failed = change.as_ref().is_some_and(|change| matches!(change.what, What::Ended(End::Failed(_), _)));
         // A process that left in order has said so itself.
-        if is_failed && owner.unseen_ms != u64::MAX {
+        let is_lost = is_failed && owner.unseen_ms != u64::MAX;
+        if is_lost {
             Counters::add(&shared.counters.tasks_lost, 1);
-            log_later!(@ name, self.lines, WARN, [unseen_ms = owner.unseen_ms], unseen_ms,
-                "the process that ran a task is gone: the task has failed");
         }
+        let outcome = if is_failed { CallOutcome::OwnerGone } else { CallOutcome::Cancelled };
         if change.is_none_or(|change| task.apply(&change).is_err()) {
             shared.release(name, epoch);
             return self.pause();
@@ -120,8 +121,9 @@ impl QueryChange<'_> {
         match Machine::adopt(now, settings, id, task.clone(), number) {
             Some(machine) => {
                 let (body, wake): (_, (Arc<dyn Wake>, u64)) = (task.call().clone(), (Arc::new(NoWake), 0));
-                let log = (records, Writing::held());
-                CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake, body, machine, log).be_left();
+                let (log, of) = ((records, Writing::held()), (machine, Calling::of_task(shared, &task)));
+                let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake, body, of, log);
+                cell.be_left(outcome);
             }
             None => shared.release(name, epoch),
         }
@@ -134,13 +136,15 @@ impl QueryChange<'_> {
         let Query { shared, name, principal, request, wake, .. } = self.query;
         let (settings, now) = (shared.task_settings(&crate::session::Pace::default()), shared.task_now());
         let (body, epoch) = (task.call().clone(), records.epoch());
+        let calling = Calling::of_task(shared, &task);
         let machine = Machine::adopt(now, settings, request.task.clone(), task, records.next_number());
         let Some(machine) = machine else {
             shared.release(name, epoch);
             return self.pause();
         };
         let log = (records, Writing::held());
-        let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake.clone(), body, machine, log);
+        let of = (machine, calling);
+        let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake.clone(), body, of, log);
         if !cell.take_over(&mut self.lines) {
             shared.release(name, epoch);
             return self.pause();

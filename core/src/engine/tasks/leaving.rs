@@ -5,6 +5,7 @@ use crate::engine::sessions::left::LeftTask;
 use crate::engine::shared::lock;
 use crate::engine::tasks::Verdict;
 use crate::engine::tasks::cell::{CallChange, CallState, Place};
+use crate::session::Outcome;
 use crate::task::Task;
 
 impl CallChange<'_> {
@@ -78,10 +79,16 @@ impl CallChange<'_> {
 
     pub(super) fn leave(&mut self) -> bool {
         self.state.guest = None;
+        if self.state.place == Place::Nowhere && !self.state.machine.is_over() {
+            self.note_end(Outcome::Drained, None);
+        }
         if self.state.place != Place::Here {
             return false;
         }
         let fails = self.state.machine.task().is_some_and(|task| task.owner_lost(self.now.unix_ms).is_some());
+        if fails {
+            self.note_end(Outcome::Drained, None);
+        }
         if self.cell.shared.store.outlives_process() {
             self.write_last_word();
         }

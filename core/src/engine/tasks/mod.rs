@@ -10,6 +10,7 @@
 //! | `call`, `cell` | a call that runs here, and its task |
 //! | `writing`, `records` | writes the task's changes |
 //! | `leaving` | lets a task go |
+//! | `ended` | the record of a call that has its end |
 //! | `mail` | takes what other processes relay |
 //! | `query` | answers a request about a task, wherever its owner is: `loading`, `relaying`, `inheriting` |
 //! | `following` | looks at tasks that nobody asks for now |
@@ -19,6 +20,7 @@
 pub(crate) mod board;
 mod call;
 pub(crate) mod cell;
+mod ended;
 pub(crate) mod following;
 mod inheriting;
 mod leaving;

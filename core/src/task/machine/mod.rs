@@ -30,6 +30,7 @@ use bytes::Bytes;
 use self::running::Running;
 use self::runs::Runs;
 use super::change::{Change, What};
+use super::ending::Ending;
 use super::id::TaskId;
 use super::progress::Call;
 use super::reply::Answer;
@@ -51,6 +52,15 @@ enum Last {
     NotJsonRpc { status: u16 },
     /// Without an answer.
     Nothing,
+}
+
+impl Last {
+    fn ending(&self) -> Ending {
+        match self {
+            Self::Response { message, .. } => Ending::Answered(message.clone()),
+            Self::NotJsonRpc { .. } | Self::Nothing => Ending::Unanswered,
+        }
+    }
 }
 
 /// What came while the store was asked to hold the task.
@@ -84,6 +94,8 @@ pub struct Machine {
     /// What the call said of its progress before it was a task.
     message: Option<Box<str>>,
     phase: Phase,
+    /// How the call ended that is no task.
+    ending: Option<Ending>,
 }
 
 impl Machine {
@@ -95,6 +107,7 @@ impl Machine {
             runs: Runs::new(Some(0)),
             message: None,
             phase: Phase::Deciding,
+            ending: None,
             settings,
             id,
             call,
@@ -154,6 +167,15 @@ impl Machine {
         matches!(self.phase, Phase::Plain | Phase::Over)
     }
 
+    /// How the call ended: once, when its client has the answer or the store has the end of its task. None where the task goes on in
+    /// another process.
+    pub fn take_ending(&mut self) -> Option<Ending> {
+        match &mut self.phase {
+            Phase::Task(running) => running.take_ending(),
+            _ => self.ending.take(),
+        }
+    }
+
     /// Whether nothing is left to do: what is asked about the task is answered from its log.
     pub fn is_over(&self) -> bool {
         let is_done = match &self.phase {
@@ -209,6 +231,7 @@ impl Machine {
             Input::Unstored { number } => match &mut self.phase {
                 Phase::Task(running) => {
                     if running.unstored(now, number, &mut self.runs, out) {
+                        self.ending = Some(Ending::Unstored);
                         self.phase = Phase::Over;
                     }
                 }
@@ -307,6 +330,7 @@ impl Machine {
     /// Gives the client the answer of its call.
     fn give(&mut self, now: Now, last: Last, out: &mut Vec<Output>) {
         self.phase = Phase::Over;
+        self.ending = Some(last.ending());
         let is_whole = matches!(last, Last::NotJsonRpc { .. } | Last::Response { is_body: true, .. });
         if is_whole && !self.answer.is_begun() {
             self.answer.close();
@@ -334,6 +358,7 @@ impl Machine {
             Phase::Deciding | Phase::Plain => {
                 self.answer.close();
                 self.phase = Phase::Over;
+                self.ending = Some(Ending::ClientGone);
                 self.runs.cancel(now.at, out);
             }
             Phase::Storing(storing) => storing.is_client_gone = true,

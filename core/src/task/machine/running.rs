@@ -10,6 +10,7 @@ use super::{Last, UNANSWERED};
 use crate::Ms;
 use crate::protocol::fields::{entries, pick};
 use crate::task::change::{Change, What};
+use crate::task::ending::Ending;
 use crate::task::json::object;
 use crate::task::ladder::Response;
 use crate::task::questions::{MAX_ROUNDS, Source};
@@ -54,6 +55,8 @@ pub(super) struct Running {
     message_at: Ms,
     /// When the SDK is asked again that asked for nothing.
     round_at: Ms,
+    /// Why it has its end.
+    ending: Option<Ending>,
 }
 
 impl Running {
@@ -70,6 +73,7 @@ impl Running {
             message: None,
             message_at: now.at,
             round_at: Ms::NEVER,
+            ending: None,
             task,
         }
     }
@@ -85,6 +89,11 @@ impl Running {
     /// It has its end, and the store has that.
     pub(super) fn is_done(&self) -> bool {
         self.stored.end().is_some()
+    }
+
+    /// Why it has its end, once the store has that.
+    pub(super) fn take_ending(&mut self) -> Option<Ending> {
+        self.ending.take_if(|_| self.stored.end().is_some())
     }
 
     /// It waits for answers to questions of the SDK, and for nothing else.
@@ -105,7 +114,7 @@ impl Running {
 
     pub(super) fn tick(&mut self, now: Now, runs: &mut Runs, out: &mut Vec<Output>) {
         if self.limit_at <= now.at && self.task.end().is_none() {
-            self.end(now, failure("The task ran longer than it may", None), out);
+            self.end(now, failure("The task ran longer than it may", None), Ending::TooLong, out);
             runs.cancel(now.at, out);
         }
         if self.round_at <= now.at {
@@ -137,6 +146,7 @@ impl Running {
 
     /// A run has ended.
     pub(super) fn last(&mut self, now: Now, last: Last, out: &mut Vec<Output>) {
+        let mut ending = last.ending();
         let end = match &last {
             Last::Nothing => failure(UNANSWERED, None),
             Last::NotJsonRpc { status } => {
@@ -146,17 +156,20 @@ impl Running {
                 Some(Answered::Result(result)) => End::Completed(message.slice_ref(result)),
                 Some(Answered::Error(error)) => End::Failed(message.slice_ref(error)),
                 Some(Answered::Round(what)) => return self.round(now, what, out),
-                None => failure("The server wants more input, and does not tell which", None),
+                None => {
+                    ending = Ending::Unending;
+                    failure("The server wants more input, and does not tell which", None)
+                }
             },
         };
-        self.end(now, end, out);
+        self.end(now, end, ending, out);
     }
 
     /// The SDK wants the call again.
     fn round(&mut self, now: Now, what: What, out: &mut Vec<Output>) {
         if self.task.questions().rounds() >= MAX_ROUNDS {
             let end = failure(&format!("The server wants more input after {MAX_ROUNDS} rounds of it"), None);
-            return self.end(now, end, out);
+            return self.end(now, end, Ending::Unending, out);
         }
         if self.change(now, what, out) && self.task.status() == Status::Working {
             self.round_at = now.at + ROUND_PAUSE_MS;
@@ -215,14 +228,15 @@ impl Running {
 
     /// A client ends the task. One that has its end keeps it (T-22).
     pub(super) fn cancel(&mut self, now: Now, from: u64, runs: &mut Runs, out: &mut Vec<Output>) {
-        self.end(now, End::Cancelled, out);
+        self.end(now, End::Cancelled, Ending::Cancelled, out);
         runs.cancel(now.at, out);
         self.then(Then::Do(Output::Acknowledge { from }), now, runs, out);
     }
 
     /// Nobody is there who would read a result.
     pub(super) fn unasked(&mut self, now: Now, runs: &mut Runs, out: &mut Vec<Output>) {
-        self.end(now, failure("The task was ended, because no client asked for it any more", None), out);
+        let end = failure("The task was ended, because no client asked for it any more", None);
+        self.end(now, end, Ending::Unasked, out);
         runs.cancel(now.at, out);
     }
 
@@ -250,7 +264,7 @@ impl Running {
         self.fenced(out);
         runs.cancel(now.at, out);
         if !is_last_word {
-            self.end(now, unstored_end(), out);
+            self.end(now, unstored_end(), Ending::Unstored, out);
         }
         is_last_word
     }
@@ -265,12 +279,12 @@ impl Running {
             }
         }
         self.task = self.stored.clone();
-        (self.message, self.round_at) = (None, Ms::NEVER);
+        (self.message, self.round_at, self.ending) = (None, Ms::NEVER, None);
     }
 
-    fn end(&mut self, now: Now, end: End, out: &mut Vec<Output>) {
+    fn end(&mut self, now: Now, end: End, ending: Ending, out: &mut Vec<Output>) {
         if self.change(now, What::Ended(end, self.task.born()), out) {
-            (self.message, self.round_at) = (None, Ms::NEVER);
+            (self.message, self.round_at, self.ending) = (None, Ms::NEVER, Some(ending));
         }
     }
 
@@ -279,7 +293,8 @@ impl Running {
         let change = self.task.next(now.unix_ms, what);
         if change.encode().len() > self.max_record_bytes {
             if matches!(change.what, What::Ended(..) | What::Round { .. }) {
-                self.end(now, failure("The server's answer is larger than what is kept of a task", None), out);
+                let end = failure("The server's answer is larger than what is kept of a task", None);
+                self.end(now, end, Ending::TooLarge, out);
             }
             return false;
         }
@@ -312,7 +327,10 @@ impl Running {
                     let headers = self.task.headers().of_round(&call);
                     out.push(Output::Start { run, from, call, headers });
                 }
-                None => self.end(now, failure("The call cannot be posted again", None), out),
+                None => {
+                    let end = failure("The call cannot be posted again", None);
+                    self.end(now, end, Ending::Unending, out);
+                }
             },
         }
     }

@@ -182,17 +182,20 @@ impl<A: Application> Endpoint<A> {
         body: Bytes,
         tool: Option<String>,
     ) -> Option<Result<Answer, Refusal>> {
-        let principal = match self.principal(&parts, &body) {
-            Ok(principal) => principal,
-            Err(refusal) => return Some(Err(refusal)),
-        };
         let server = self.server(&parts).into_owned();
         let takes_streams = !self.config.json_response;
         let headers = CallHeaders::of(parts.headers.iter().map(|(name, value)| (name.as_str(), text(value))));
-        let options = CallOptions { server: &server, tool: tool.as_deref(), takes_streams, headers };
         let signal = Signal::new();
-        let call = self.host.engine.open_call(&body, &options, principal.as_ref(), Arc::clone(&signal) as _, 0);
-        let Some(call) = call else { return Some(Ok(self.pass(parts, body)?.await)) };
+        let opened = self.sender(&parts).ask(|requester| {
+            let (server, tool, sdk) = (&*server, tool.as_deref(), Dialect::NEUTRAL.sdk);
+            let options = CallOptions { server, tool, takes_streams, headers, requester, sdk };
+            self.host.engine.open_call(&body, &options, Arc::clone(&signal) as _, 0)
+        });
+        let call = match opened {
+            Ok(Some(call)) => call,
+            Ok(None) => return Some(Ok(self.pass(parts, body)?.await)),
+            Err(_) => return Some(Err(Fault::Unidentified.refusal_of(&Dialect::NEUTRAL, &body))),
+        };
         self.host.arm_for_engine();
         let (caller, replies) = Caller::new(self, call, signal, parts);
         tokio::spawn(caller.serve(true));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tailrope_core::engine::{CallOptions, CallStep, TaskCall, Wake};
+use tailrope_core::exchange::Requester;
 use tailrope_core::task::{CallHeaders, Input, Reply, TaskId};
 
 use crate::tasks::{CALLS, SERVER, Served, Task};
@@ -19,10 +20,16 @@ impl World {
         }
         self.tasks.keys += 1;
         let (key, wake) = (CALLS + self.tasks.keys, Arc::clone(&self.bells) as Arc<dyn Wake>);
-        let options =
-            CallOptions { server: SERVER, tool: Some("slow"), takes_streams: false, headers: CallHeaders::default() };
-        let call = self.nodes[node].engine.open_call(CALL, &options, None, wake, key);
-        let Some(call) = call else { return };
+        let options = CallOptions {
+            server: SERVER,
+            tool: Some("slow"),
+            takes_streams: false,
+            headers: CallHeaders::default(),
+            requester: Requester::default(),
+            sdk: "rust",
+        };
+        let call = self.nodes[node].engine.open_call(CALL, &options, wake, key);
+        let Ok(Some(call)) = call else { return };
         self.count("calls that may become tasks");
         self.tasks.known.push(Task::default());
         self.serve_task(self.tasks.known.len() - 1, node, key, call, Some(0));
