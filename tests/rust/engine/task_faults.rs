@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{CallStep, Clock, Engine, Options};
-use tailrope_core::store::Limits;
+use tailrope_core::store::{Limits, StoreError};
 use tailrope_core::stream::Drain;
 
 use crate::engine::lines::{lines_of, tried};
@@ -114,6 +114,38 @@ fn what_an_owner_asks_of_its_inbox_is_called_off_before_it_is_asked_again() {
     assert_eq!(abandoned.load(Ordering::SeqCst), 2);
     fleet.settle();
     assert!(cancelling.is_acknowledged());
+}
+
+#[test]
+fn no_look_into_the_inbox_is_called_off_before_it_has_its_answer() {
+    let fleet = Fleet::with(2, Options { store_timeout_ms: 0, ..Options::default() });
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    let cancelling = cancel(&fleet.benches[1], &task);
+    fleet.settle();
+    let takes = fleet.nodes[0].takes.load(Ordering::SeqCst);
+    for _ in 0..10 {
+        fleet.advance(10);
+    }
+    assert_eq!(fleet.nodes[0].takes.load(Ordering::SeqCst), takes);
+    fleet.nodes[0].answer_takes();
+    assert_eq!(caller.steps(), [CallStep::Disconnect { run: 0 }]);
+    fleet.settle();
+    assert!(cancelling.is_acknowledged());
+}
+
+#[test]
+fn a_full_store_delays_the_end_of_a_task() {
+    let fleet = Fleet::new(2);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    *fleet.nodes[0].of_appends.lock().unwrap() = Some((StoreError::Full { max: 1 }, false));
+    caller.answer(0, &json!({"content": []}));
+    assert_eq!(status(&fleet.benches[1], &task), "working");
+    *fleet.nodes[0].of_appends.lock().unwrap() = None;
+    fleet.advance(1_000);
+    assert_eq!(status(&fleet.benches[1], &task), "completed");
 }
 
 #[test]

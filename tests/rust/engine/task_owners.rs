@@ -124,6 +124,28 @@ fn o5_an_update_that_a_process_took_before_it_was_gone_is_asked_again() {
 }
 
 #[test]
+fn o5_an_update_that_a_process_took_before_it_was_gone_is_asked_of_its_heir() {
+    let fleet = Fleet::new(3);
+    let caller = open(&fleet.benches[0]);
+    let task = caller.become_task(&fleet.benches[0]);
+    let asked = json!({"method": "elicitation/create", "params": {"message": "name?"}});
+    caller.answer(0, &json!({"resultType": "input_required", "inputRequests": {"q": asked, "r": asked}}));
+    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
+    let asking = update(&fleet.benches[1], &task, "1.0.q");
+    fleet.settle();
+    fleet.lose(0);
+    let served = update(&fleet.benches[2], &task, "1.1.r").serves();
+    assert_eq!(keys(&fleet.benches[2], &task), ["1.0.q"]);
+    fleet.advance(1_000);
+    fleet.advance(1_000);
+    let (run, _, call) = served.started();
+    let accepted = json!({"action": "accept"});
+    assert_eq!((run, &call["params"]["inputResponses"]), (1, &json!({"q": accepted, "r": accepted})));
+    fleet.advance(1_000);
+    assert!(asking.is_acknowledged());
+}
+
+#[test]
 fn no_poll_is_refused_while_the_store_is_away() {
     let fleet = Fleet::new(2);
     let caller = open(&fleet.benches[0]);
@@ -358,19 +380,6 @@ fn a_task_whose_end_is_not_taken_is_left_to_others() {
 }
 
 #[test]
-fn a_full_store_delays_the_end_of_a_task() {
-    let fleet = Fleet::new(2);
-    let caller = open(&fleet.benches[0]);
-    let task = caller.become_task(&fleet.benches[0]);
-    *fleet.nodes[0].of_appends.lock().unwrap() = Some((StoreError::Full { max: 1 }, false));
-    caller.answer(0, &json!({"content": []}));
-    assert_eq!(status(&fleet.benches[1], &task), "working");
-    *fleet.nodes[0].of_appends.lock().unwrap() = None;
-    fleet.advance(1_000);
-    assert_eq!(status(&fleet.benches[1], &task), "completed");
-}
-
-#[test]
 fn o10_a_change_that_the_store_has_after_all_counts() {
     let fleet = Fleet::new(2);
     let caller = open(&fleet.benches[0]);
@@ -394,25 +403,6 @@ fn a_process_that_let_a_task_go_says_so_again() {
     assert_eq!(status(&fleet.benches[0], &task), "input_required");
     let asking = update(&fleet.benches[1], &task, "1.0.q");
     assert_eq!(asking.serves().started().0, 1);
-}
-
-#[test]
-fn no_look_into_the_inbox_is_called_off_before_it_has_its_answer() {
-    let fleet = Fleet::with(2, Options { store_timeout_ms: 0, ..Options::default() });
-    let caller = open(&fleet.benches[0]);
-    let task = caller.become_task(&fleet.benches[0]);
-    fleet.nodes[0].holds_takes.store(true, Ordering::SeqCst);
-    let cancelling = cancel(&fleet.benches[1], &task);
-    fleet.settle();
-    let takes = fleet.nodes[0].takes.load(Ordering::SeqCst);
-    for _ in 0..10 {
-        fleet.advance(10);
-    }
-    assert_eq!(fleet.nodes[0].takes.load(Ordering::SeqCst), takes);
-    fleet.nodes[0].answer_takes();
-    assert_eq!(caller.steps(), [CallStep::Disconnect { run: 0 }]);
-    fleet.settle();
-    assert!(cancelling.is_acknowledged());
 }
 
 fn session_of(task: &str) -> Arc<str> {

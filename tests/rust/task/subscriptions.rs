@@ -1,21 +1,174 @@
-//! What a subscriber to tasks is sent, byte by byte.
+//! Runs `tests/vectors/task_subscriptions.json`: what a subscriber to tasks is sent, byte by byte; and random schedules of the same.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::protocol::{Decoder, Item};
 use tailrope_core::task::{
-    CallHeaders, Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What,
+    Born, CallHeaders, Change, End, MAX_SUBSCRIBED_TASKS, Subscription, TASK_ID_BYTES, Task, TaskId, What,
 };
 
+use super::views::{WhatSpec, what};
 use crate::kit::dice::{Dice, depth};
+use crate::kit::vectors::vectors;
 
 const UNIX_MS: u64 = 1_795_832_278_000;
+const RETENTION_MS: u64 = 60_000;
 const MAX_EVENT_BYTES: usize = 1_000;
 const ACKNOWLEDGEMENT: &str = "event: message\r\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\
     \"params\":{\"notifications\":{\"toolsListChanged\":true}}}\r\n\r\n";
-const BARE: &str = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"notifications\":{}}}\n\n";
-const LAST: &str = "data: {\"jsonrpc\":\"2.0\",\"id\":\"s\",\"result\":{}}\n\n";
-const EVENT: &str = "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Vector {
+    #[serde(default = "names_one")]
+    listen: String,
+    /// The tasks that are looked for, with their numbers; null: the request is no subscription to tasks.
+    #[serde(default, deserialize_with = "said")]
+    sought: Option<Option<Vec<(usize, String)>>>,
+    #[serde(default = "max_event_bytes")]
+    max_event_bytes: usize,
+    #[serde(default)]
+    steps: Vec<Step>,
+}
+
+fn names_one() -> String {
+    String::from_utf8(listen(&["$1".to_owned()])).unwrap()
+}
+
+fn max_event_bytes() -> usize {
+    MAX_EVENT_BYTES
+}
+
+fn said<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(input: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(input).map(Some)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    #[serde(default)]
+    at: u64,
+    #[serde(rename = "in")]
+    input: Input,
+    /// What the client is given; none where it takes nothing.
+    out: Option<Vec<Given>>,
+    /// Whether the host is woken.
+    wakes: Option<bool>,
+    takes: Option<bool>,
+    over: Option<bool>,
+    /// The tasks of which something may follow.
+    open: Option<Vec<usize>>,
+    #[serde(default, deserialize_with = "said")]
+    deadline: Option<Option<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Input {
+    Begins(String),
+    Sdk(String),
+    SdkEnds,
+    Stands(usize, Option<Vec<WhatSpec>>),
+    Drain,
+    Look,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Given {
+    Text(String),
+    Tells { tells: (String, String, Option<String>) },
+}
+
+/// The text with the ids of the tasks in it.
+fn filled(text: &str) -> String {
+    (1..=9).fold(text.to_owned(), |text, number| text.replace(&format!("${number}"), &id(number)))
+}
+
+/// What follows this in the text; none where the text begins otherwise.
+fn after<'a>(text: &'a str, given: &Given) -> Option<&'a str> {
+    let Given::Tells { tells: (task, status, message) } = given else {
+        let Given::Text(literal) = given else { return None };
+        return text.strip_prefix(&filled(literal));
+    };
+    let (told, rest) = text.strip_prefix("data: ")?.split_once("\n\n")?;
+    let told: Value = serde_json::from_str(told).ok()?;
+    let params = &told["params"];
+    let is_said = told["method"] == "notifications/tasks"
+        && params["taskId"] == filled(task)
+        && params["status"] == *status
+        && params["statusMessage"].as_str() == message.as_deref()
+        && params["_meta"] == json!({"io.modelcontextprotocol/subscriptionId": "s"});
+    is_said.then_some(rest)
+}
+
+fn check(vector: Vector) -> Result<(), String> {
+    let body = filled(&vector.listen);
+    let read = Subscription::read(body.as_bytes(), Ms(0), vector.max_event_bytes).map(Result::unwrap);
+    if let Some(want) = vector.sought {
+        let want = want.map(|tasks| tasks.into_iter().map(|(number, task)| (number, filled(&task))).collect());
+        let sought: Option<Vec<(usize, String)>> = read
+            .as_ref()
+            .map(|subscription| subscription.sought().map(|(number, id)| (number, id.as_str().to_owned())).collect());
+        if sought != want {
+            return Err(format!("it looks for {sought:?}"));
+        }
+    }
+    let Some(mut subscription) = read else { return Ok(()) };
+    for (at, step) in vector.steps.into_iter().enumerate() {
+        let mut wakes = false;
+        match step.input {
+            Input::Begins(content_type) => {
+                subscription.begin(Some(&content_type));
+            }
+            Input::Sdk(text) => subscription.push(text.as_bytes()),
+            Input::SdkEnds => subscription.end(),
+            Input::Stands(number, changes) => {
+                let born = Born { created_at: UNIX_MS, retention_ms: RETENTION_MS };
+                let changes = changes.map(|changes| changes.into_iter().map(|spec| what(spec, born)));
+                let task = changes.map(|changes| task(&changes.collect::<Vec<_>>()));
+                wakes = subscription.found(number, task.as_ref());
+            }
+            Input::Drain => subscription.drain(),
+            Input::Look => {}
+        }
+        let differs = |what: &str, said: String| Err(format!("step {at}: {what}: {said}"));
+        if let Some(want) = step.out {
+            let given = text(&mut subscription, step.at);
+            let rest = want.iter().try_fold(&*given, after);
+            if rest != Some("") {
+                return differs("it gives", given);
+            }
+        }
+        if step.wakes.is_some_and(|want| want != wakes) {
+            return differs("it wakes", wakes.to_string());
+        }
+        if step.takes.is_some_and(|want| want != subscription.takes()) {
+            return differs("it takes", subscription.takes().to_string());
+        }
+        if step.over.is_some_and(|want| want != subscription.is_over()) {
+            return differs("it is over", subscription.is_over().to_string());
+        }
+        let open: Vec<usize> = (0..9).filter(|number| !subscription.is_done(*number)).collect();
+        if step.open.is_some_and(|want| want != open) {
+            return differs("they are open", format!("{open:?}"));
+        }
+        let deadline = Some(subscription.deadline()).filter(|deadline| *deadline != Ms::NEVER).map(|at| at.0);
+        if step.deadline.is_some_and(|want| want != deadline) {
+            return differs("its deadline is", format!("{deadline:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn t_24_t_25_o17_subscriptions() {
+    let vectors = vectors::<Vector>(include_str!("../../vectors/task_subscriptions.json"));
+    let checked = vectors.into_iter().map(|(name, vector)| (name, check(vector)));
+    let failed: Vec<String> = checked.filter_map(|(name, is)| Some(format!("{name}: {}", is.err()?))).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
 
 fn id(number: u8) -> String {
     TaskId::new(&[number; TASK_ID_BYTES]).as_str().to_owned()
@@ -32,8 +185,12 @@ fn subscribed(tasks: &[String]) -> Subscription {
 
 /// A task, so many changes after it was made.
 fn task(changes: &[What]) -> Task {
-    let created =
-        What::Created { limit_ms: None, retention_ms: 60_000, call: "{}".into(), headers: CallHeaders::default() };
+    let created = What::Created {
+        limit_ms: None,
+        retention_ms: RETENTION_MS,
+        call: "{}".into(),
+        headers: CallHeaders::default(),
+    };
     let changes = std::iter::once(created).chain(changes.iter().cloned());
     let changes: Vec<Change> = (0..).zip(changes).map(|(at, what)| Change { at: UNIX_MS + at, what }).collect();
     Task::fold(&changes).unwrap().unwrap()
@@ -55,195 +212,6 @@ fn completed(changes: &[What]) -> Task {
 fn text(subscription: &mut Subscription, now: u64) -> String {
     let given = std::iter::from_fn(|| subscription.next(Ms(now), UNIX_MS));
     given.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).collect()
-}
-
-/// What is given, as the messages in it.
-fn given(subscription: &mut Subscription) -> Vec<Value> {
-    let text = text(subscription, 0);
-    text.lines()
-        .filter_map(|line| line.strip_prefix("data: "))
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
-fn opened() -> Subscription {
-    let mut subscription = subscribed(&[id(1)]);
-    subscription.push(ACKNOWLEDGEMENT.as_bytes());
-    subscription.found(0, Some(&task(&[])));
-    assert_eq!(
-        given(&mut subscription)[0]["params"]["notifications"],
-        json!({"taskIds": [id(1)], "toolsListChanged": true})
-    );
-    subscription
-}
-
-#[test]
-fn t_25_the_acknowledgement_comes_first_and_names_the_tasks_that_are_there() {
-    let mut subscription = subscribed(&[id(1), "unknown".into(), id(2), id(1), id(3)]);
-    assert_eq!(
-        subscription.sought().map(|(number, id)| (number, id.as_str().to_owned())).collect::<Vec<_>>(),
-        [(0, id(1)), (2, id(2)), (3, id(3))]
-    );
-    subscription.found(0, Some(&completed(&[])));
-    subscription.found(2, None);
-    assert_eq!(text(&mut subscription, 0), "");
-    // A comment is no message.
-    subscription.push(b": ping\r\n\r\n");
-    assert_eq!(text(&mut subscription, 0), ": ping\r\n\r\n");
-    assert!(subscription.takes());
-    subscription.push(&ACKNOWLEDGEMENT.as_bytes()[..30]);
-    subscription.push([&ACKNOWLEDGEMENT[30..], EVENT].concat().as_bytes());
-    assert_eq!(text(&mut subscription, 0), "");
-    assert!(!subscription.takes(), "it waits for a task, and holds no more than it has");
-    subscription.found(3, Some(&task(&[])));
-    let written = text(&mut subscription, 0);
-    let expected = ACKNOWLEDGEMENT
-        .replace("\"toolsL", &format!("\"taskIds\":[\"{}\",\"{}\"],\"toolsL", id(1), id(3)))
-        .replace("\r\n", "\n");
-    assert!(written.starts_with(&(expected + EVENT + "data: {")), "{written}");
-    assert!(subscription.takes());
-}
-
-#[test]
-fn t_24_a_task_that_has_its_end_or_waits_is_told_at_once_and_a_call_that_runs_is_not() {
-    let mut subscription = subscribed(&[id(1), id(2), id(3)]);
-    subscription.push(ACKNOWLEDGEMENT.as_bytes());
-    subscription.found(0, Some(&task(&[message("at work")])));
-    subscription.found(1, Some(&completed(&[])));
-    subscription.found(2, Some(&task(&[What::Asked { ask: 1, request: r#"{"method":"a"}"#.into() }])));
-    let told = given(&mut subscription);
-    assert_eq!(told.len(), 3);
-    let params = &told[1]["params"];
-    assert_eq!(told[1]["method"], "notifications/tasks");
-    assert_eq!((&params["taskId"], &params["status"]), (&json!(id(2)), &json!("completed")));
-    assert_eq!((&params["result"], params.get("resultType")), (&json!({"content": []}), None));
-    assert_eq!(params["_meta"], json!({"io.modelcontextprotocol/subscriptionId": "s"}));
-    assert_eq!(told[2]["params"]["status"], "input_required");
-    assert_eq!(given(&mut subscription), Vec::<Value>::new());
-}
-
-#[test]
-fn t_24_a_result_is_sent_as_it_was_stored() {
-    let mut subscription = opened();
-    subscription.found(0, Some(&completed(&[])));
-    assert!(text(&mut subscription, 0).contains(r#""result":{ "content" : [ ] },"_meta":"#));
-}
-
-#[test]
-fn t_24_each_change_is_told_until_the_end_and_only_the_newest_waits() {
-    let mut subscription = opened();
-    assert!(subscription.found(0, Some(&task(&[message("one")]))));
-    assert_eq!(given(&mut subscription)[0]["params"]["statusMessage"], "one");
-    assert!(!subscription.found(0, Some(&task(&[message("one")]))), "it is known");
-    assert!(subscription.found(0, Some(&task(&[message("one"), message("two"), message("three")]))));
-    assert!(!subscription.found(0, Some(&task(&[message("one"), message("two")]))), "it is older than what waits");
-    let told = given(&mut subscription);
-    assert_eq!((told.len(), &told[0]["params"]["statusMessage"]), (1, &json!("three")));
-    assert!(subscription.found(0, Some(&completed(&[message("one"), message("two"), message("three")]))));
-    assert!(!subscription.is_done(0));
-    assert_eq!(given(&mut subscription)[0]["params"]["status"], "completed");
-    assert!(subscription.is_done(0));
-    assert!(!subscription.found(0, Some(&completed(&[message("a"), message("b"), message("c"), message("d")]))));
-    assert_eq!(given(&mut subscription), Vec::<Value>::new());
-}
-
-#[test]
-fn t_24_nothing_is_sent_inside_an_event_of_the_sdk() {
-    let mut subscription = opened();
-    for cut in 1..EVENT.len() {
-        subscription.push(&EVENT.as_bytes()[..cut]);
-        let step = message(&format!("step {cut}"));
-        let changes: Vec<What> = vec![step; cut];
-        subscription.found(0, Some(&task(&changes)));
-        let before = text(&mut subscription, 0);
-        assert!(before.starts_with("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tasks\""), "{before}");
-        subscription.push(&EVENT.as_bytes()[cut..]);
-        assert_eq!(text(&mut subscription, 0), EVENT);
-    }
-    // One that is longer than events may be is passed on as it comes.
-    let long = format!("data: {}\n\n", "x".repeat(3 * MAX_EVENT_BYTES));
-    let (first, rest) = long.split_at(2 * MAX_EVENT_BYTES);
-    subscription.push(first.as_bytes());
-    subscription.found(0, Some(&task(&vec![message("last"); 1_000])));
-    assert_eq!(text(&mut subscription, 0), first);
-    subscription.push(rest.as_bytes());
-    let written = text(&mut subscription, 0);
-    assert!(written.starts_with(&format!("{rest}data: {{")), "{written}");
-}
-
-#[test]
-fn t_24_what_the_sdk_answers_that_is_no_acknowledgement_is_passed_on() {
-    let refusal = "data: {\"jsonrpc\":\"2.0\",\"id\":\"s\",\"error\":{\"code\":-32603,\"message\":\"full\"}}\r\n\r\n";
-    for answer in [refusal, "data: {}\n\ndata: {}\n\n", "data: {\"params\"", ""] {
-        let mut subscription = subscribed(&[id(1)]);
-        subscription.found(0, Some(&completed(&[])));
-        subscription.push(answer.as_bytes());
-        subscription.end();
-        assert_eq!(text(&mut subscription, 0), answer);
-        assert!(subscription.is_over(), "{answer}");
-    }
-}
-
-#[test]
-fn an_sdk_that_has_nothing_to_tell_does_not_end_the_subscription_to_tasks() {
-    let mut subscription = subscribed(&[id(1)]);
-    subscription.found(0, Some(&task(&[])));
-    subscription.push([BARE, LAST].concat().as_bytes());
-    subscription.end();
-    assert_eq!(given(&mut subscription)[0]["params"]["notifications"], json!({"taskIds": [id(1)]}));
-    assert!(!subscription.is_over());
-    // Nobody else keeps it alive.
-    assert_eq!(subscription.deadline(), Ms(15_000));
-    assert_eq!(text(&mut subscription, 14_999), "");
-    assert_eq!(text(&mut subscription, 15_000), ": keep-alive\n\n");
-    assert_eq!(subscription.deadline(), Ms(30_000));
-    subscription.found(0, Some(&completed(&[])));
-    let end = text(&mut subscription, 20_000);
-    assert!(end.contains("\"completed\"") && end.ends_with(LAST), "{end}");
-    assert!(subscription.is_over());
-}
-
-#[test]
-fn a_subscription_ends_with_the_stream_of_the_sdk() {
-    let mut subscription = opened();
-    subscription.push(LAST.as_bytes());
-    subscription.found(0, Some(&task(&[message("one")])));
-    subscription.end();
-    let end = text(&mut subscription, 0);
-    assert!(end.starts_with("data: {") && end.ends_with(LAST), "{end}");
-    assert!(subscription.is_over());
-    // And there is one end, also where both stop.
-    for drains_first in [true, false] {
-        let mut subscription = opened();
-        if drains_first {
-            subscription.drain();
-        }
-        subscription.push(LAST.as_bytes());
-        subscription.drain();
-        assert_eq!(text(&mut subscription, 0), LAST);
-        assert!(subscription.is_over());
-    }
-    // One that agreed to nothing, and to no task.
-    let mut subscription = subscribed(&[id(1)]);
-    subscription.found(0, None);
-    subscription.push([BARE, LAST].concat().as_bytes());
-    subscription.end();
-    assert!(text(&mut subscription, 0).ends_with(LAST));
-    assert!(subscription.is_over());
-}
-
-#[test]
-fn o17_a_drain_ends_a_subscription_once_it_is_acknowledged() {
-    let mut subscription = subscribed(&[id(1)]);
-    subscription.drain();
-    assert_eq!(text(&mut subscription, 0), "");
-    subscription.push(ACKNOWLEDGEMENT.as_bytes());
-    subscription.found(0, Some(&completed(&[])));
-    let told = given(&mut subscription);
-    assert_eq!(told[1]["params"]["status"], "completed");
-    let meta = json!({"io.modelcontextprotocol/subscriptionId": "s"});
-    assert_eq!(told[2], json!({"jsonrpc": "2.0", "id": "s", "result": {"resultType": "complete", "_meta": meta}}));
-    assert!(subscription.is_over());
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn said<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Option<Stri
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum WhatSpec {
+pub(super) enum WhatSpec {
     Created { limit_ms: Option<u64>, retention_ms: u64, call: String, headers: Option<Vec<(String, String)>> },
     Message(String),
     Round { asked: Vec<(String, String)>, state: Option<String> },
@@ -54,7 +54,7 @@ enum WhatSpec {
     Cancelled,
 }
 
-fn what(spec: WhatSpec, born: Born) -> What {
+pub(super) fn what(spec: WhatSpec, born: Born) -> What {
     let ended = |end| What::Ended(end, born);
     match spec {
         WhatSpec::Created { limit_ms, retention_ms, call, headers } => {
