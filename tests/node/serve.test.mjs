@@ -116,7 +116,7 @@ onEachLine(
       }
     });
 
-    test('what is refused is answered as on the first door', ours, async (t) => {
+    test('what is refused, or needs no answer, is answered as on the first door', ours, async (t) => {
       const { port } = await servedFor(t, line);
       const { createResumableMcpHandler: make = packages[line].createSessionRouter } = packages[line];
       const router = make(() => buildServer(line), { retryInterval: 20 });
@@ -136,6 +136,9 @@ onEachLine(
         (peer) => peer.post({ jsonrpc: '2.0', id: 1, method: 'tools/list' }, { accept: 'text/html' }),
         (peer) => peer.post({ jsonrpc: '2.0', id: 1, method: 'tools/list' }, { 'mcp-protocol-version': '1999-01-01' }),
         (peer) => peer.post('x'.repeat((4 << 20) + 1)),
+        (peer) =>
+          peer.post({ jsonrpc: '2.0', method: 'notifications/progress', params: { progressToken: 1, progress: 1 } }),
+        (peer) => peer.respond(77, {}),
         (peer) => peer.get({ accept: 'text/html' }),
         (peer) => peer.get({ 'mcp-session-id': 'unknown' }),
         (peer) => peer.get({ 'last-event-id': 'unknown' }),

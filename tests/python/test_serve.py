@@ -334,6 +334,18 @@ async def test_what_the_sdk_does_not_take_is_refused_in_its_words(taken: list[An
         assert await peer.ask("echo", {"text": "x"}) == "x"
 
 
+async def test_what_needs_no_answer_is_answered_as_behind_the_app(taken: list[Any]) -> None:
+    async with serving_(made()) as served:
+        peer = await Peer.open(served.port)
+        taken.clear()
+        told = []
+        for more in ({"Content_Encoding": "identity"}, {}):
+            reply = await peer.post({"jsonrpc": "2.0", "id": 77, "result": {}}, **more)
+            headers = {name: value for name, value in reply.headers.items() if name not in ("date", "server")}
+            told.append((reply.status, headers, await reply.body()))
+        assert told[0] == told[1] and told[0][0] == 202 and len(taken) == 1
+
+
 async def test_nobody_else_can_say_who_the_client_is(taken: list[Any]) -> None:
     """The place of the app is this user's alone, and the header of the front is not a client's to send."""
     seen = []
