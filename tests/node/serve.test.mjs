@@ -10,6 +10,7 @@ import { Worker } from 'node:worker_threads';
 
 import express from 'express';
 import { Hono } from 'hono';
+import { Front } from '../../bindings-node/lib/native.mjs';
 import { buildServer } from '../servers/node/tools.mjs';
 import { at, logged, newGate, open, packages } from '../servers/node/transports.mjs';
 import { folderFor } from './kit/addresses.mjs';
@@ -115,7 +116,7 @@ onEachLine(
       }
     });
 
-    test('what is refused is answered as on the first door', ours, async (t) => {
+    test('what is refused, or needs no answer, is answered as on the first door', ours, async (t) => {
       const { port } = await servedFor(t, line);
       const { createResumableMcpHandler: make = packages[line].createSessionRouter } = packages[line];
       const router = make(() => buildServer(line), { retryInterval: 20 });
@@ -135,6 +136,9 @@ onEachLine(
         (peer) => peer.post({ jsonrpc: '2.0', id: 1, method: 'tools/list' }, { accept: 'text/html' }),
         (peer) => peer.post({ jsonrpc: '2.0', id: 1, method: 'tools/list' }, { 'mcp-protocol-version': '1999-01-01' }),
         (peer) => peer.post('x'.repeat((4 << 20) + 1)),
+        (peer) =>
+          peer.post({ jsonrpc: '2.0', method: 'notifications/progress', params: { progressToken: 1, progress: 1 } }),
+        (peer) => peer.respond(77, {}),
         (peer) => peer.get({ accept: 'text/html' }),
         (peer) => peer.get({ 'mcp-session-id': 'unknown' }),
         (peer) => peer.get({ 'last-event-id': 'unknown' }),
@@ -293,6 +297,32 @@ onEachLine(
       const [code] = first.child.exitCode === null ? await within(once(first.child, 'exit'), 30_000) : [0];
       assert.equal(code, 0);
       assert.equal(await peer.ask('return y'), 'y');
+    });
+
+    test('a shorter close of the front shortens the one that runs', ours, async (t) => {
+      const fronts = new Set();
+      const { serve } = Front.prototype;
+      t.mock.method(Front.prototype, 'serve', function (...terms) {
+        fronts.add(this);
+        return serve.call(this, ...terms);
+      });
+      const { port } = await servedFor(t, line);
+      const peer = await Peer.open(port);
+      const gate = newGate();
+      const call = await peer.script('emit 1', `gate ${gate}`, 'return x');
+      await call.some(1);
+      const [front] = fronts;
+      const longer = front.close(3_600_000);
+      await until(() =>
+        request(port, 'GET', {}).then(
+          () => false,
+          () => true,
+        ),
+      );
+      await within(Promise.all([front.close(0), longer]));
+      // It is cut.
+      await assert.rejects(call.rest());
+      open(gate);
     });
 
     test('when one of two processes at one port is killed, the other goes on with its sessions', ours, async (t) => {

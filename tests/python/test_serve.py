@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import Any
 
 import pytest
 import tailrope
+from asgi import until
 from kit.ending import ENDS_S
 from kit.peer import Peer, ids, last_id, results
-from kit.raw import request
+from kit.raw import WAIT_S, Truncated, request
 from kit.servers import START_S, TESTS
 from servers.python.control import CONTROL
 from servers.python.flavors import FastOps, Ops, Verifier, auth_settings, installed
@@ -332,6 +334,18 @@ async def test_what_the_sdk_does_not_take_is_refused_in_its_words(taken: list[An
         assert await peer.ask("echo", {"text": "x"}) == "x"
 
 
+async def test_what_needs_no_answer_is_answered_as_behind_the_app(taken: list[Any]) -> None:
+    async with serving_(made()) as served:
+        peer = await Peer.open(served.port)
+        taken.clear()
+        told = []
+        for more in ({"Content_Encoding": "identity"}, {}):
+            reply = await peer.post({"jsonrpc": "2.0", "id": 77, "result": {}}, **more)
+            headers = {name: value for name, value in reply.headers.items() if name not in ("date", "server")}
+            told.append((reply.status, headers, await reply.body()))
+        assert told[0] == told[1] and told[0][0] == 202 and len(taken) == 1
+
+
 async def test_nobody_else_can_say_who_the_client_is(taken: list[Any]) -> None:
     """The place of the app is this user's alone, and the header of the front is not a client's to send."""
     seen = []
@@ -367,6 +381,30 @@ async def test_a_port_that_is_taken_is_said_before_anything_starts() -> None:
         with pytest.raises(OSError, match=f"cannot listen at http://127.0.0.1:{port}: the port is taken"):
             await tailrope.serve_async(Starlette(lifespan=lifespan), port=port)
     assert not began and tailrope.status()["servers"] is not None
+
+
+async def test_a_cancelled_end_waits_for_no_answer() -> None:
+    """Its close of the front shortens the one that runs."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await asyncio.Event().wait()
+
+    settings = {"lifespan": "off", "timeout_graceful_shutdown": 3_600}
+    server = serving.prepared(app, "127.0.0.1", 0, None, settings, None, {})
+    running = asyncio.create_task(server.serve())
+    await until(lambda: server.is_serving)
+    reply = await request(int(server.urls[0].rpartition(":")[2]), "GET", "/", {})
+    assert await reply._more(WAIT_S) == b"first"
+    server.should_exit = True
+    await until(lambda: any(it.name == "tailrope-front-end" for it in threading.enumerate()))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    with pytest.raises(Truncated):
+        await reply.body()
+    await until(lambda: all(it.name != "tailrope-front-end" for it in threading.enumerate()))
 
 
 @pytest.mark.parametrize(

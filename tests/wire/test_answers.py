@@ -344,10 +344,13 @@ async def test_everything_else_is_answered_as_the_sdk_does(farm: Farm) -> None:
         assert await ours.ask("echo", {"text": what}) == what, "the session is as before"
 
 
+# How the body is framed is for the host to say.
+OF_HOST = ("date", "transfer-encoding", "connection", "keep-alive", "server")
+
+
 @pytest.mark.ours
 async def test_sse_headers_are_those_of_the_sdk(farm: Farm) -> None:
-    # How the body is framed is for the host to say.
-    skipped = ("date", "mcp-session-id", "transfer-encoding", "connection", "keep-alive", "server")
+    skipped = (*OF_HOST, "mcp-session-id")
 
     async def headers(server: Server) -> list[dict[str, str]]:
         peer = await server.peer()
@@ -362,6 +365,22 @@ async def test_sse_headers_are_those_of_the_sdk(farm: Farm) -> None:
         # Middleware that compresses leaves such an answer alone, and its events leave at once.
         assert mine["cache-control"] == "no-cache, no-transform"
         assert mine == {**other, "x-accel-buffering": "no"}
+
+
+@pytest.mark.ours
+async def test_a_message_that_is_taken_is_answered_as_the_sdk_does(farm: Farm) -> None:
+    skipped = (*OF_HOST, "content-length")
+
+    async def answer(server: Server) -> tuple[int, dict[str, str], bytes]:
+        peer = await server.peer()
+        reply = await peer.notify("notifications/progress", {"progressToken": "p", "progress": 1})
+        found = {name: value for name, value in reply.headers.items() if name not in skipped}
+        if "mcp-session-id" in found:
+            assert found.pop("mcp-session-id") == peer.session
+            found["mcp-session-id"] = "its own"
+        return reply.status, found, await reply.body()
+
+    assert await answer(farm.get()) == await answer(farm.get(stock=True))
 
 
 @pytest.mark.ours

@@ -1,6 +1,6 @@
 //! How the answer to an HTTP request starts.
 
-use crate::protocol::{Dialect, Refusal, retry_after_s};
+use crate::protocol::{Dialect, Refusal, Wording, retry_after_s};
 
 /// How the answer to an HTTP request starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +22,16 @@ impl AnswerHead {
     pub const JSON: Self = Self { content_type: Some("application/json"), ..Self::EMPTY };
     /// There is nothing to come back for.
     pub const NO_CONTENT: Self = Self { status: 204, ..Self::EMPTY };
-    /// The messages of a POST are taken.
-    pub const ACCEPTED: Self = Self { status: 202, ..Self::EMPTY };
     /// An answer without a body. Also used if it was not yet known how the answer starts.
     pub const EMPTY: Self = Self { status: 200, content_type: None, names_session: true, is_refusal: false };
+
+    /// The messages of a POST are taken. The Python SDK names the session there, and the type of a body that it has not.
+    pub fn accepted(dialect: &Dialect) -> Self {
+        match dialect.wording {
+            Wording::Python => Self { status: 202, ..Self::JSON },
+            Wording::TypeScript => Self { status: 202, names_session: false, ..Self::EMPTY },
+        }
+    }
 
     /// The head of a refusal.
     pub fn refused(refusal: &Refusal, dialect: &Dialect) -> Self {

@@ -111,7 +111,7 @@ async fn plan(
         }
         Action::Message if admission.is_for_nobody() => {
             session.received(&admission);
-            Ok(Plan::Own(accepted(&parts)))
+            Ok(Plan::Own(accepted(&session, &parts)))
         }
         Action::Call | Action::Message => {
             let (json_response, peer) = (served.json_response(), client.peer);
@@ -140,13 +140,13 @@ async fn ask_host(shared: &Shared, asked: Arc<Asked>) -> Plan {
     }
     match decided.await {
         Ok(Verdict::Opened(pages)) => Plan::Stream(pages),
-        Ok(Verdict::Accepted) => Plan::Own(accepted(&asked.parts)),
+        Ok(Verdict::Accepted) => Plan::Own(accepted(&asked.session, &asked.parts)),
         Err(_) => Plan::Proxied(asked.parts.clone(), RequestBody::whole(asked.body.clone())),
     }
 }
 
-fn accepted(parts: &Parts) -> Response<ResponseBody> {
-    answer::empty(&AnswerHead::ACCEPTED, parts.headers.get(SESSION_ID))
+fn accepted(session: &SessionHandle, parts: &Parts) -> Response<ResponseBody> {
+    answer::empty(&AnswerHead::accepted(session.dialect()), parts.headers.get(SESSION_ID))
 }
 
 /// The answer to a request whose body was not read, for clients that are still there.

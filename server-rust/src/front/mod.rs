@@ -16,8 +16,10 @@ mod sessions;
 mod socket;
 
 use std::fmt;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -25,7 +27,7 @@ use std::time::Duration;
 use tailrope_core::engine::{Engine, SessionHandle, Wake};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 pub use arrival::{Arrival, Asked, Call, Message};
 pub use options::{AppAddress, FrontOptions, FrontTerms};
@@ -45,8 +47,8 @@ enum Phase {
     Serving,
     /// Nothing is accepted any more.
     Stopped,
-    /// What still runs is cut after this time.
-    Closing(Duration),
+    /// What still runs is cut at this time.
+    Closing(Instant),
 }
 
 /// What the tasks of a front share.
@@ -161,17 +163,27 @@ impl Front {
     }
 
     /// [Stops](Self::stop), waits for at most `within_ms` milliseconds until no answer runs, and then cuts those that do.
-    /// What waits for the host is declined. Afterwards there are no threads of the front any more.
+    /// What waits for the host is declined. Afterwards there are no threads of the front any more. Of several calls the one
+    /// whose time is over first counts for all.
     pub fn close(&self, within_ms: u64) {
         if self.is_forked() {
             return;
         }
-        self.shared.phase.send_replace(Phase::Closing(Duration::from_millis(within_ms)));
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        let end = Instant::now() + Duration::from_millis(within_ms);
+        self.shared.phase.send_if_modified(|phase| {
+            let is_sooner = !matches!(*phase, Phase::Closing(known) if known <= end);
+            if is_sooner {
+                *phase = Phase::Closing(end);
+            }
+            is_sooner
+        });
+        // Who comes second waits here.
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
             // It has no result, and a panic in it has been printed.
             let _ = thread.join();
         }
+        drop(thread);
         self.shared.inbox.close();
     }
 
@@ -192,16 +204,21 @@ impl Drop for Front {
 fn run(runtime: &Runtime, shared: &Shared) {
     runtime.block_on(async {
         let mut phase = shared.phase.subscribe();
-        let within = loop {
-            if let Phase::Closing(within) = *phase.borrow_and_update() {
-                break within;
-            }
-            if phase.changed().await.is_err() {
-                break Duration::ZERO;
-            }
-        };
         let max = u32::try_from(shared.options.max_connections).unwrap_or(u32::MAX);
-        // All permits are back when no connection is open.
-        let _ = timeout(within, shared.connections.acquire_many(max)).await;
+        // All permits are back when no connection is open. Before the end it must not be asked: nobody else would get one.
+        let mut none_open = pin!(shared.connections.acquire_many(max));
+        loop {
+            let known = *phase.borrow_and_update();
+            let is_over = async {
+                match known {
+                    Phase::Closing(end) => drop(timeout_at(end, none_open.as_mut()).await),
+                    Phase::Serving | Phase::Stopped => pending().await,
+                }
+            };
+            tokio::select! {
+                () = is_over => break,
+                changed = phase.changed() => if changed.is_err() { break },
+            }
+        }
     });
 }

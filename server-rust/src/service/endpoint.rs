@@ -297,7 +297,10 @@ impl<A: Application> Endpoint<A> {
         };
         let open = || Pages::open(&self.host, |signal| session.open(admission, self.config.json_response, signal, 0));
         match admission.action() {
-            Action::Delete => session.delete(),
+            Action::Delete => {
+                session.delete();
+                return Ok(Reply::Empty(AnswerHead::EMPTY));
+            }
             Action::Message if admission.is_for_nobody() => session.received(admission),
             Action::Message => {
                 if !handlers.take(admission, read(parts)?) {
@@ -313,7 +316,7 @@ impl<A: Application> Endpoint<A> {
             }
             Action::Listen | Action::Resume => return open().map(Reply::Stream),
         }
-        Ok(Reply::Empty(AnswerHead { status: admission.status().unwrap_or(200), ..AnswerHead::EMPTY }))
+        Ok(Reply::Empty(AnswerHead::accepted(&Dialect::NEUTRAL)))
     }
 
     /// Answers a request for a session that is not served here.

@@ -62,7 +62,7 @@ async fn close_waits_for_answers_and_cuts_what_goes_on() {
     let closing = spawn_blocking(move || front.close(60_000));
     assert_eq!(read_to_end(&mut fresh).await, "", "a connection without a request is closed");
     assert!(!closing.is_finished(), "an answer runs");
-    // A second call does not wait, and the first one goes on.
+    // The answer goes on.
     let answer = serde_json::json!({ "jsonrpc": "2.0", "id": 1, "result": { "name": "Ada" } });
     assert_eq!(site.ask_app("POST", &session, answer).await.status(), 202);
     assert!(until(&mut waits, "\0").await.contains("Ada"));
@@ -80,6 +80,26 @@ async fn close_cuts_after_its_time() {
     timeout(PATIENCE, spawn_blocking(move || front.close(1))).await.expect("it waits no longer").unwrap();
     assert_eq!(site.engine.stats().connections, 0);
     assert!(!site.engine.is_draining());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_shortest_close_counts_and_each_waits_for_the_end() {
+    let mut site = Site::new();
+    let id = site.open().await;
+    let mut waits = site.client().await.begin("POST", &[("mcp-session-id", &id)], request(1, "wait")).await;
+    until(&mut waits, "waits").await;
+    let close = |within_ms| {
+        let front = Arc::clone(&site.front);
+        spawn_blocking(move || front.close(within_ms))
+    };
+    let (first, longer) = (close(3_600_000), close(u64::MAX));
+    let address = site.front.addresses()[0];
+    eventually("the end of the listener", || std::net::TcpStream::connect(address).is_err()).await;
+    timeout(PATIENCE, close(0)).await.expect("it waits for no answer").unwrap();
+    assert_eq!(site.engine.stats().connections, 0, "it waits for the end");
+    for closing in [first, longer] {
+        timeout(PATIENCE, closing).await.expect("it is shortened").unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

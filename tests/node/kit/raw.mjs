@@ -430,7 +430,10 @@ export async function seen(reply, quietMs = 1_000) {
   } else {
     await reply.body();
   }
-  const { date, 'mcp-session-id': _, ...headers } = reply.headers;
+  const { date: _, ...headers } = reply.headers;
+  if ('mcp-session-id' in headers) {
+    headers['mcp-session-id'] = '*';
+  }
   return [reply.status, headers, reply.raw.replaceAll(/^id: .*$/gm, 'id: *')];
 }
 

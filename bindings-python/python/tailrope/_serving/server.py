@@ -133,7 +133,9 @@ class Server(uvicorn.Server):
 
         def close(front: Front) -> None:
             front.close(round(within_s * 1_000))
-            loop.call_soon_threadsafe(closed.set)
+            # Where nobody waits any more, the loop may be closed.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(closed.set)
 
         # A thread that nobody has to wait for, when the signal comes again.
         threading.Thread(target=close, args=(self._front,), name="tailrope-front-end", daemon=True).start()

@@ -227,7 +227,7 @@ impl Change<'_> {
         match relay.what {
             What::Message => {
                 self.is_relayed(nonce);
-                self.answer_relayed(conn, AnswerHead::ACCEPTED);
+                self.answer_relayed(conn, AnswerHead::accepted(self.cell.dialect));
             }
             What::Delete => {
                 self.state.timers.set(Reason::Relay(nonce), relay.due.min(self.now + LOOK_MS));
@@ -322,7 +322,7 @@ impl Change<'_> {
                     self.resume_log(conn, Position { fresh: true, ..Position::start(nonce) });
                 }
             }
-            (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::ACCEPTED),
+            (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::accepted(self.cell.dialect)),
             // The store had the message, or may have had it, and nothing of it is left: it may have run. The same holds
             // if one of two posts of a message without an answer is withdrawn.
             (What::Call | What::Message, None) | (What::Message, Some(true)) if is_unsure || was_lost => {
