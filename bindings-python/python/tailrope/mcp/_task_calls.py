@@ -48,9 +48,10 @@ async def serve(
 ) -> None:
     """Serves a call whose client takes tasks."""
     server, who = _server.of_scope(runtime, scope), requester(scope, runtime)
-    headers, waiters = scope["headers"], runtime.here().waiters
-    who = (*who, log_user(scope, runtime))
-    native = runtime.engine.open_call(received.body, server, tool, not manager.json_response, headers, *who, waiters)
+    named, waiters = log_user(scope, runtime), runtime.here().waiters
+    native = runtime.engine.open_call(
+        received.body, server, tool, not manager.json_response, scope["headers"], *who, named, waiters
+    )
     if native is None:
         await app(scope, received, send)
         return
