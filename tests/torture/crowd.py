@@ -58,7 +58,7 @@ OWNER_LOST_MS = 2_000
 # Descriptors of a process for all else.
 SPARE = 500
 # A part that takes longer hangs.
-LIMIT_S = 900.0
+LIMIT_S = 1_800.0
 GATE = "crowd"
 CRASHED = re.compile(r"Traceback|panicked at|^\s+at .+:\d+:\d+\)?$|Unhandled|Uncaught", re.MULTILINE)
 
@@ -104,13 +104,14 @@ async def weigh(server: Server) -> int:
 
 async def sessions(server: Server, count: int) -> tuple[list[Client], int, float]:
     """Open so many, and give the memory of the process with them, and the bytes of each."""
-    warm = [Client(-number, server.port) for number in range(1, WARM + 1)]
-    await each(warm, Client.enter)
-    before = await weigh(server)
     clients = [Client(number, server.port) for number in range(count)]
-    await each(clients, Client.enter)
+    # What the process takes for good.
+    warm = min(WARM, count // 2)
+    await each(clients[:warm], Client.enter)
+    before = await weigh(server)
+    await each(clients[warm:], Client.enter)
     after = await weigh(server)
-    return clients, after, (after - before) / count
+    return clients, after, (after - before) / (count - warm)
 
 
 async def idle(kind: Kind, part: Part) -> None:
@@ -144,23 +145,19 @@ def hears(client: Client) -> list[str]:
     return [block.message["params"]["data"] for block in client.line.blocks if block.data]
 
 
-async def called(clients: Iterable[Client], keep: bool = False) -> None:
-    """Let each call a tool that sends events, waits, sends more and returns, and read the first ones."""
-
-    async def call(client: Client) -> None:
-        if not keep:
-            await client.enter()
-        await client.call([f"emit {EVENTS}", f"gate {GATE}", f"emit {LATER}", f"return {client.name}"], keep)
-        await client.got(EVENTS)
-
-    await each(clients, call)
+async def call(client: Client, keep: bool = False) -> None:
+    """Call a tool that sends events, waits, sends more and returns, and read the first ones."""
+    if not keep:
+        await client.enter()
+    await client.call([f"emit {EVENTS}", f"gate {GATE}", f"emit {LATER}", f"return {client.name}"], keep)
+    await client.got(EVENTS)
 
 
 async def storm(kind: Kind, part: Part) -> None:
     dice, found, times = random.Random(2), Counter[str](), list[float]()
     async with Server.running(kind, options(part.clients)) as server:
         clients = [Client(number, server.port) for number in range(part.clients)]
-        await called(clients)
+        await each(clients, call)
         for client in clients:
             found += judge_seen(client)
             client.line.cut()
@@ -176,10 +173,10 @@ async def storm(kind: Kind, part: Part) -> None:
                 found["cut"] += 1
             found.update(judge(client.name, client.line.blocks, after, EVENTS + LATER))
 
-        opening = asyncio.create_task(server.open(GATE))
-        await each(clients, resume, part.clients)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.open(GATE))
+            group.create_task(each(clients, resume, part.clients))
         took = time.monotonic() - started
-        await opening
         check_log(part, server)
     part.count(found, "after the storm")
     part.tell(f"all back after {max(times, default=0):.1f} s, all over after {took:.1f} s")
@@ -253,7 +250,7 @@ async def sigterm(kind: Kind, part: Part) -> None:
         listening, calling = clients[::2], clients[1::2]
         await each(listening, Client.enter)
         await each(listening, Client.listen)
-        await called(calling)
+        await each(calling, call)
         seen = [len(client.line.blocks) for client in clients]
         started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
@@ -312,9 +309,9 @@ async def kill(kind: Kind, part: Part) -> None:
         async def settle(client: Client) -> None:
             await client.enter(keep=True)
             at[await client.place()].append(client)
+            await call(client, keep=True)
 
         await each(clients, settle)
-        await called(clients, keep=True)
         theirs, others = at[doomed.process.pid], at[other.process.pid]
         if not theirs or not others:
             part.faults.append(f"one process has all clients: {len(theirs)} and {len(others)}")
