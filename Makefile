@@ -39,7 +39,7 @@ PASSED = @mkdir -p $(TIMES) && touch $(TIMES)/$@.passed
 .PHONY: audit cross dist try-dist
 .PHONY: test test-rust test-wire test-python test-python-mcp1 test-python-mcp2 test-node test-clients
 .PHONY: test-full test-rust-full test-wire-full test-python-full test-node-full test-clients-full test-torture test-conformance
-.PHONY: torture-faults torture-marathon torture-stalled torture-soak torture-tasks
+.PHONY: torture-faults torture-marathon torture-stalled torture-soak torture-tasks torture-crowd
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -151,9 +151,9 @@ test-conformance: setup ## run the official conformance suite against our server
 	tests/conformance/run-clients
 
 # Each part goes on behind what is broken, and so does the whole, which names that again at its end.
-TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak torture-tasks
+TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak torture-tasks torture-crowd
 torture: export TAILROPE_TORTURE_BROKEN := $(CURDIR)/target/torture-broken
-torture: setup ## all of the torture, about two hours on two cores: its five parts
+torture: setup ## all of the torture, about two hours on two cores: its six parts
 	@rm -f "$$TAILROPE_TORTURE_BROKEN"
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going $(TORTURE_PARTS) || { \
 		cat "$$TAILROPE_TORTURE_BROKEN" 2>/dev/null || true; exit 1; }
@@ -173,6 +173,9 @@ torture-soak: setup ## a day of rude clients, compressed, on each store: 25 minu
 
 torture-tasks: setup ## kill, pause, restart and cut off the processes of tasks, 200 kills on each store, and race: 45 minutes
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.tasks $(TASKS_ARGS)
+
+torture-crowd: setup ## 10,000 streams at the front: idle, resumed all at once, at its end; CROWD_ARGS="--clients 2000": ten minutes
+	@cd tests && ../$(MCP2)/python -m torture.crowd $(CROWD_ARGS)
 
 fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each target (600), two at a time
 	tests/fuzz/run $(FUZZ_TARGETS)

@@ -8,7 +8,7 @@
 // that the lab store keeps), retry_ms, idle_s, json_response, stateless_http, auth (bearer tokens), guard (against foreign
 // hosts and origins, which the Python SDKs have by themselves), max_request_body_size, log (least level of what the engine
 // logs to standard error), own_auth (what the header `x-test-user` says in JSON is what the host's authentication left, and
-// the option `principal` reads `x-test-name`).
+// the option `principal` reads `x-test-name`), reuse_port (others may listen at the port of a front).
 import cluster from 'node:cluster';
 import { parseArgs } from 'node:util';
 
@@ -58,6 +58,7 @@ async function translated(options, stock) {
     own_auth: ownAuth,
     // It answers at every path anyway.
     any_path: _,
+    reuse_port: reusePort,
     ...more
   } = rest;
   if (Object.keys(more).length > 0) {
@@ -91,7 +92,7 @@ async function translated(options, stock) {
       configure(own);
     }
   }
-  return { ...made, enableJsonResponse, maxRequestBodySize: size };
+  return { ...made, enableJsonResponse, maxRequestBodySize: size, reusePort };
 }
 
 /** What nobody has put on a port yet, on one. */
@@ -118,6 +119,7 @@ async function fronted(port) {
     eventStore: made.store,
     onerror: (error) => made.errors.push(error),
     port,
+    reusePort,
     path: principal === undefined ? '/mcp' : '/elsewhere',
     app: controlled(made),
     ...(auth && { authenticate: ({ headers }) => userOf((name) => headers[name]) }),
@@ -137,7 +139,7 @@ const [kind, line, door] = values.flavor.split('-');
 const stock = values.transport === 'stock';
 /** Filled once it is known where this server is. */
 const allowedHosts = [];
-const options = await translated(JSON.parse(values.options), stock);
+const { reusePort, ...options } = await translated(JSON.parse(values.options), stock);
 const bothEras = kind === 'handler';
 const routed = !bothEras && !options.stock && !options.stateless;
 const made = makeServer(line, { web: kind === 'web', routed, bothEras, ...options });

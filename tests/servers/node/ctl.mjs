@@ -44,7 +44,8 @@ export function controlled(made) {
       const descriptors = readdirSync('/proc/self/fd').length;
       const errors = made.errors.map(String);
       const store = made.store?.state?.();
-      return { marks: marks(), requests: { GET: 0, ...made.requests }, rss, descriptors, errors, store };
+      const { pid } = process;
+      return { marks: marks(), requests: { GET: 0, ...made.requests }, rss, descriptors, errors, store, pid };
     },
     held() {
       forgetMarks();

@@ -60,6 +60,17 @@ const STEPS = {
   gate(name) {
     return gate(name, this.ctx.signal);
   },
+  // Holds the interpreter for so long at a time, and tells how often.
+  async hog(rest) {
+    const [span, name] = divided(rest);
+    let held = 0;
+    for (; !isOpen(name); held++) {
+      const over = performance.now() + Number(span);
+      while (performance.now() < over);
+      await new Promise(setImmediate);
+    }
+    this.result = String(held);
+  },
   mark,
   close(rest) {
     this.ctx.close(pauses(rest));
@@ -104,8 +115,8 @@ const STEPS = {
 };
 
 /**
- * One call's steps: emit N [BYTES], note FILE [BYTES], burst N, until GATE, gate NAME, mark NAME, close [retry=] [hold=],
- * close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, wait_cancel,
+ * One call's steps: emit N [BYTES], note FILE [BYTES], burst N, until GATE, gate NAME, hog MS GATE, mark NAME,
+ * close [retry=] [hold=], close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, wait_cancel,
  * raise TEXT, big BYTES, return TEXT, and `try` before any of them.
  */
 async function script(steps, ctx) {

@@ -7,10 +7,9 @@ of all in the example's), retry_ms, late (install() comes after the server was m
 (uvicorn, hypercorn), loop (asyncio, uvloop), log (level of the logger `tailrope`), servers (several in one process,
 by path, each with the options of its `resumable()`, or none), own_auth (what the header `x-test-user` says in
 JSON is what the host's authentication left, and the option `principal` reads `x-test-name`), any_path (it answers
-at every path), server_name (of the store
-for `event-store`), on_adopted (what the
-option of this name does beside marking the session: raises_until a gate is open, waits_for one), and those of the
-builders in flavors.py.
+at every path), server_name (of the store for `event-store`), on_adopted (what the option of this name does beside
+marking the session: raises_until a gate is open, waits_for one), reuse_port (others may listen at the port of a
+front), and those of the builders in flavors.py.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import asyncio
 import functools
 import json
 import logging
+import os
 import socket
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -200,9 +200,14 @@ def serve_uvicorn(app: Any, listener: socket.socket, options: dict[str, Any]) ->
 def serve_front(app: Any, port: int, options: dict[str, Any]) -> None:
     """As `tailrope.serve`. What tests reach beside the app is no part of it, for which nothing would be handed over."""
     from tailrope._serving import server as serving
+    from tailrope._serving.workers import Worker
 
     settings = {"log_level": "warning", "loop": options.get("loop", "asyncio"), "ws": "none"}
-    server: Any = serving.prepared(app, "127.0.0.1", port, None, settings, None, {})
+    worker = None
+    if options.get("reuse_port"):
+        # As one of those of `--workers`, whose first process waits for nothing here and never ends.
+        worker = Worker(os.pipe()[1], os.pipe()[0])
+    server: Any = serving.prepared(app, "127.0.0.1", port, None, settings, None, {}, worker=worker)
     server.config.app = controlled(server.config.app)
     stock = server.startup
 

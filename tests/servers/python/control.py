@@ -37,9 +37,13 @@ class Control:
         # Calls of the tool `act` that wait for orders, by the name that their test gave them.
         self.actors: dict[str, asyncio.Queue[tuple[str, asyncio.Future[Any]]]] = {}
         self._changed: list[asyncio.Future[None]] = []
+        # By gate: thousands may wait, and each mark would wake them all.
+        self._at_gates: dict[str, list[asyncio.Future[None]]] = {}
 
     def change(self) -> None:
         waiting, self._changed = self._changed, []
+        for name in [name for name in self._at_gates if name in self.opened]:
+            waiting += self._at_gates.pop(name)
         for future in waiting:
             if not future.done():
                 future.set_result(None)
@@ -52,7 +56,10 @@ class Control:
 
     async def gate(self, name: str) -> None:
         self.mark(f"at {name}")
-        await self.until(lambda: name in self.opened)
+        if name not in self.opened:
+            future = asyncio.get_running_loop().create_future()
+            self._at_gates.setdefault(name, []).append(future)
+            await future
 
     def is_open(self, name: str) -> bool:
         return name in self.opened
@@ -103,7 +110,7 @@ async def answer(path: str, query: dict[str, str], body: bytes) -> Any:
     if path == "/ctl/state":
         tasks = len(asyncio.all_tasks())
         state = {"marks": CONTROL.marks, "requests": {"GET": 0, **CONTROL.requests}, "rss": rss_bytes(), "tasks": tasks}
-        state["descriptors"] = len(os.listdir("/proc/self/fd"))
+        state |= {"descriptors": len(os.listdir("/proc/self/fd")), "pid": os.getpid()}
         if CONTROL.store is not None:
             state["store"] = CONTROL.store.state()
         return state

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,9 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "require
 
 
 class Script:
-    """One call's steps: emit N [BYTES], burst N, note FILE [BYTES], until GATE, gate NAME, mark NAME, close [retry=]
-    [hold=], close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS, raise TEXT,
-    big BYTES, return TEXT, and `try` before any of them."""
+    """One call's steps: emit N [BYTES], burst N, note FILE [BYTES], until GATE, gate NAME, hog MS GATE, mark NAME,
+    close [retry=] [hold=], close_standalone, standalone TEXT, log TEXT, changed, elicit TEXT, sample TEXT, sleep MS,
+    raise TEXT, big BYTES, return TEXT, and `try` before any of them."""
 
     def __init__(self, ctx: Any, ops: Any) -> None:
         self.ctx, self.ops = ctx, ops
@@ -79,6 +80,18 @@ class Script:
 
     async def _gate(self, name: str) -> None:
         await CONTROL.gate(name)
+
+    async def _hog(self, rest: str) -> None:
+        # Holds the interpreter for so long at a time, and tells how often.
+        span, _, gate = rest.partition(" ")
+        held = 0
+        while not CONTROL.is_open(gate):
+            over = time.perf_counter() + float(span) / 1000
+            while time.perf_counter() < over:
+                pass
+            held += 1
+            await asyncio.sleep(0)
+        self.result = str(held)
 
     async def _mark(self, name: str) -> None:
         CONTROL.mark(name)
