@@ -155,4 +155,6 @@ async function servePlain() {
   server.listen(Number(options.port), '127.0.0.1', () => console.log('READY'));
 }
 
+// So that memory is read without what is garbage by chance.
+process.on('SIGUSR2', () => globalThis.gc());
 await (options.front ? serveFront() : servePlain());

@@ -46,8 +46,16 @@ async fn run(measure: &str, set: Settings) -> Result<serde_json::Value> {
 }
 
 fn parse(arguments: &[String]) -> Result<(Settings, Vec<String>)> {
-    let mut set =
-        Settings { port: 0, pid: None, there: None, there_pid: None, seconds: 3.0, rounds: 3, events: 10_000 };
+    let mut set = Settings {
+        port: 0,
+        pid: None,
+        collects: false,
+        there: None,
+        there_pid: None,
+        seconds: 3.0,
+        rounds: 3,
+        events: 10_000,
+    };
     let mut measures = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -59,6 +67,7 @@ fn parse(arguments: &[String]) -> Result<(Settings, Vec<String>)> {
         match option {
             "port" => set.port = value.parse()?,
             "pid" => set.pid = Some(value.parse()?),
+            "collects" => set.collects = value == "1",
             "there" => set.there = Some(value.parse()?),
             "there-pid" => set.there_pid = Some(value.parse()?),
             "seconds" => set.seconds = value.parse()?,

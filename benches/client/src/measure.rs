@@ -25,6 +25,8 @@ const SILENCE: Duration = Duration::from_secs(3);
 pub(crate) struct Settings {
     pub(crate) port: u16,
     pub(crate) pid: Option<u32>,
+    /// The server collects its garbage at SIGUSR2: its memory is read behind that.
+    pub(crate) collects: bool,
     /// Another process on the same store.
     pub(crate) there: Option<u16>,
     pub(crate) there_pid: Option<u32>,
@@ -367,17 +369,17 @@ pub(crate) async fn sessions_memory(set: Settings, sessions: usize) -> Result<Va
         session.call(id, "echo", json!({"text": "warm"})).await?;
         session.delete().await?;
     }
-    let start = rss_at_rest(set.pid, Duration::from_millis(500)).await?;
+    let start = rss_at_rest(&set, Duration::from_millis(500)).await?;
     let mut opened = Vec::new();
     for _ in 0..sessions {
         opened.push(first.open_beside().await?);
     }
-    let with_sessions = rss_at_rest(set.pid, Duration::from_millis(500)).await?;
+    let with_sessions = rss_at_rest(&set, Duration::from_millis(500)).await?;
     let mut connections = Vec::new();
     for session in &mut opened {
         connections.push(session.get(None).await?);
     }
-    let with_gets = rss_at_rest(set.pid, Duration::from_millis(500)).await?;
+    let with_gets = rss_at_rest(&set, Duration::from_millis(500)).await?;
     let per = |bytes: f64| bytes / sessions as f64;
     Ok(json!({"measure": "memory", "sessions": sessions, "count": connections.len(),
         "session_bytes": per(with_sessions - start), "get_bytes": per(with_gets - with_sessions),
@@ -390,12 +392,12 @@ pub(crate) async fn events_memory(set: Settings) -> Result<Value> {
     let mut session = Session::open(set.port).await?;
     let (call, arguments) = emit_call(100);
     session.checked_call("emit", arguments, &call).await?;
-    let start = rss_at_rest(set.pid, Duration::from_millis(300)).await?;
+    let start = rss_at_rest(&set, Duration::from_millis(300)).await?;
     for _ in 0..CALLS {
         let (call, arguments) = emit_call(set.events);
         session.checked_call("emit", arguments, &call).await?;
     }
-    let grown = rss_at_rest(set.pid, Duration::from_millis(300)).await? - start;
+    let grown = rss_at_rest(&set, Duration::from_millis(300)).await? - start;
     let count = CALLS * set.events;
     Ok(json!({"measure": "event_memory", "count": count, "event_bytes": grown / count as f64,
         "start_rss_bytes": start, "faults": 0}))

@@ -1,10 +1,12 @@
 //! What the server's process has used: processor time and memory, as Linux tells it.
 
+use std::process::Command;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::http::Result;
+use crate::measure::Settings;
 
 /// The processor time of a process so far, all threads. What else runs disturbs it far less than it disturbs rates.
 ///
@@ -51,10 +53,17 @@ impl Meter {
     }
 }
 
-/// Resident memory of the server once it is at rest.
-pub(crate) async fn rss_at_rest(pid: Option<u32>, rest: Duration) -> Result<f64> {
-    let pid = pid.ok_or("this measurement needs --pid")?;
+/// Resident memory of the server once it is at rest, without garbage that it has not collected yet.
+pub(crate) async fn rss_at_rest(set: &Settings, rest: Duration) -> Result<f64> {
+    let pid = set.pid.ok_or("this measurement needs --pid")?;
     sleep(rest).await;
+    if set.collects {
+        let sent = Command::new("kill").args(["-USR2", &pid.to_string()]).status()?;
+        if !sent.success() {
+            return Err("the server cannot be told to collect its garbage".into());
+        }
+        sleep(rest).await;
+    }
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
     let kib: f64 = line.split_whitespace().nth(1).ok_or("no VmRSS")?.parse()?;
