@@ -9,7 +9,7 @@ use tailrope_core::engine::{
     COUNTERS, CallOutcome, CounterKind, NoWake, Options, OutgoingMessage, SessionHandle, Stats,
 };
 use tailrope_core::exchange::{Admission, Request, Requester, Terms};
-use tailrope_core::protocol::{Dialect, Head, Reason};
+use tailrope_core::protocol::{Dialect, Head, Reason, Refusal};
 use tailrope_core::session::Weight;
 use tailrope_core::store::Limits;
 use tailrope_core::stream::Drain;
@@ -66,6 +66,10 @@ pub(crate) const ALICE: Requester<'static> = Requester {
 };
 
 pub(crate) fn admit(session: &SessionHandle, body: &str, requester: Requester<'_>) -> Admission {
+    try_admit(session, body, requester).expect("it is a request")
+}
+
+pub(crate) fn try_admit(session: &SessionHandle, body: &str, requester: Requester<'_>) -> Result<Admission, Refusal> {
     let head = Head {
         method: "POST",
         accept: Some("application/json, text/event-stream"),
@@ -75,7 +79,7 @@ pub(crate) fn admit(session: &SessionHandle, body: &str, requester: Requester<'_
         last_event_id: None,
     };
     let request = Request { head, requester, body: body.as_bytes(), ..Request::default() };
-    session.admit(&request, &Terms::default()).expect("it is a request")
+    session.admit(&request, &Terms::default())
 }
 
 /// A session of alice's, and a call of a tool in it.

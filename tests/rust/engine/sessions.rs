@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use crate::engine::call_records::{ALICE, tool_call, try_admit};
 use crate::kit::common::{
     Bench, NEW, OLD, ask, call, call_json, id, listen, notify, read_now, respond, resume, slow, unused,
 };
@@ -13,7 +14,7 @@ use serde_json::json;
 use tailrope_core::Ms;
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, Sent, SessionHandle};
 use tailrope_core::exchange::{Request, Requester, Terms};
-use tailrope_core::protocol::{Dialect, Refusal, RequestId, StreamNonce};
+use tailrope_core::protocol::{Dialect, Reason, Refusal, RequestId, StreamNonce};
 use tailrope_core::session::{OutgoingKind, Session, Steps};
 use tailrope_core::store::Limits;
 use tailrope_core::stream::{CloseReason, Drain, EventKind, Input, Pacing};
@@ -197,6 +198,18 @@ fn i11_a_tick_tells_which_sessions_are_idle() {
     let detached = call(&never, 1);
     detached.lost();
     assert_eq!(idle_after(&bench, 50_000), ["a", "b", "c", "e"], "its request runs without its client");
+}
+
+#[test]
+fn i7_a_session_admits_requests_of_its_own_principal_alone() {
+    let bench = Bench::new(Options::default());
+    let session = bench.session("s", NEW);
+    session.claim(&ALICE).unwrap();
+    for named in [None, Some(""), Some("bob"), Some("Alice")] {
+        let refusal = try_admit(&session, &tool_call(1), Requester { named, ..Requester::default() }).unwrap_err();
+        assert_eq!((refusal.status, refusal.reason), (404, Reason::UnknownSession), "{named:?}");
+    }
+    assert!(try_admit(&session, &tool_call(1), ALICE).is_ok());
 }
 
 #[test]
