@@ -26,6 +26,8 @@ impl World {
             let says = format!("{:?} at node {} has no answer", waiting.what, waiting.node);
             self.blame(waiting.task, "T-16", says);
         }
+        // What has no answer by now is blamed once.
+        self.tasks.asked.clear();
         for task in 0..self.tasks.known.len() {
             if self.tasks.known[task].id.is_some() {
                 self.finish_task(task);
