@@ -165,12 +165,7 @@ async def storm(kind: Kind, part: Part) -> None:
 
         async def resume(client: Client) -> None:
             after = dice.randint(0, EVENTS)
-            try:
-                await client.listen(client.ids[after])
-                times.append(time.monotonic() - started)
-                await client.line.whole()
-            except Cut:
-                found["cut"] += 1
+            await resume_behind(client, after, started, times, found)
             found.update(judge(client.name, client.line.blocks, after, EVENTS + LATER))
 
         async with asyncio.TaskGroup() as group:
@@ -181,6 +176,16 @@ async def storm(kind: Kind, part: Part) -> None:
     part.count(found, "after the storm")
     part.tell(f"all back after {max(times, default=0):.1f} s, all over after {took:.1f} s")
     part.tell(f"first event of a resume: {spread(times)}")
+
+
+async def resume_behind(client: Client, after: int, started: float, times: list[float], found: Counter[str]) -> None:
+    """Go on behind this event of the call to its end, and note when the first event came."""
+    try:
+        await client.listen(client.ids[after])
+        times.append(time.monotonic() - started)
+        await client.line.whole()
+    except Cut:
+        found["cut"] += 1
 
 
 def judge_seen(client: Client) -> Counter[str]:
@@ -238,7 +243,8 @@ async def latency(kind: Kind, part: Part) -> None:
             part.faults.append("the interpreter was not held")
         check_log(part, server)
     part.tell(f"resumes beside a busy interpreter: {spread(beside)} (alone: {spread(alone)})")
-    part.tell(f"calls beside it: p50 {statistics.median(echoes) * 1e3:.0f} ms, it was held {held} times")
+    delay_ms = statistics.median(echoes) * 1e3
+    part.tell(f"calls beside a busy interpreter: p50 {delay_ms:.0f} ms; the handler held it {held} times")
 
 
 async def sigterm(kind: Kind, part: Part) -> None:
@@ -325,12 +331,7 @@ async def kill(kind: Kind, part: Part) -> None:
 
         async def resume(client: Client) -> None:
             after = dice.randint(0, EVENTS)
-            try:
-                await client.listen(client.ids[after])
-                back.append(time.monotonic() - started)
-                await client.line.whole()
-            except Cut:
-                found["cut"] += 1
+            await resume_behind(client, after, started, back, found)
             # What ran in the killed process gets an error.
             found.update(judge(client.name, client.line.blocks, after, EVENTS, is_failed=True))
 

@@ -177,7 +177,7 @@ impl Front {
             }
             is_sooner
         });
-        // Who comes second waits here.
+        // A second caller waits here.
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
             // It has no result, and a panic in it has been printed.

@@ -4,7 +4,7 @@ use crate::Ms;
 use crate::engine::records::{Of, later};
 use crate::engine::sessions::cell::User;
 use crate::engine::shared::Shared;
-use crate::engine::tasks::cell::{CallChange, CallState, Effects, Place};
+use crate::engine::tasks::cell::{CallChange, CallState, Place};
 use crate::engine::telemetry::measured;
 use crate::protocol::{RequestId, Revision};
 use crate::session::{Asked, Counts, Outcome, Record};
@@ -66,35 +66,23 @@ impl CallChange<'_> {
 
     pub(super) fn note_end(&mut self, outcome: Outcome, cause: Option<&'static str>) {
         let Some(calling) = self.state.calling.take() else { return };
-        self.cell.shared.note_call(&self.cell.name, self.now.at, calling, (outcome, cause), &mut self.effects);
-    }
-}
-
-impl Shared {
-    fn note_call(
-        &self,
-        session: &Arc<str>,
-        now: Ms,
-        calling: Calling,
-        (outcome, cause): (Outcome, Option<&'static str>),
-        effects: &mut Effects,
-    ) {
         let Calling { request, asked, begun, user, sdk } = calling;
-        let duration_ms = Some(now.since(begun));
-        self.counters.ended(outcome, duration_ms);
+        let (shared, session) = (&self.cell.shared, &self.cell.name);
+        let duration_ms = Some(self.now.at.since(begun));
+        shared.counters.ended(outcome, duration_ms);
         let counts = Counts { connections: 1, ..Counts::default() };
         let cause = cause.map(Into::into);
         let record = Record { stream: None, request, asked, begun: Some(begun), outcome, cause, counts };
-        self.live.note_ended(now, session, user.as_ref().and_then(User::shown), &record);
-        if self.is_observed() {
-            let revision = Some(Revision::V2026_07_28);
+        shared.live.note_ended(self.now.at, session, user.as_ref().and_then(User::shown), &record);
+        if shared.is_observed() {
             // Its host begins no span.
-            effects.observed.push(measured(self, &record, duration_ms, revision, None));
+            let observation = measured(shared, &record, duration_ms, Some(Revision::V2026_07_28), None);
+            self.effects.observed.push(observation);
         }
-        if outcome == Outcome::Result && !self.options.log_calls {
+        if outcome == Outcome::Result && !shared.options.log_calls {
             return;
         }
         let of = Of { session: Arc::clone(session), sdk, user: user.map(|user| user.name), duration_ms };
-        effects.lines.extend(later(of, Box::new(record), self.options.log_calls));
+        self.effects.lines.extend(later(of, Box::new(record), shared.options.log_calls));
     }
 }
