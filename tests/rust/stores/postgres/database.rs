@@ -149,7 +149,12 @@ impl Database {
 
     /// The address of the store in it.
     pub(crate) fn address(&self, options: &str) -> String {
-        format!("{}?namespace=store{options}", self.place())
+        format!("{}{options}", self.address_of("store"))
+    }
+
+    /// The address of the store with this namespace.
+    pub(crate) fn address_of(&self, namespace: &str) -> String {
+        format!("{}?namespace={namespace}", self.place())
     }
 
     fn place(&self) -> String {

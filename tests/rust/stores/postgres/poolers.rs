@@ -7,7 +7,6 @@ use std::time::Duration;
 use tailrope_core::Ms;
 use tailrope_core::store::contract::{Caller, check, check_shared};
 use tailrope_core::store::{Durability, EventStore, Limits, StoreOptions};
-use tailrope_stores::PostgresStore;
 
 use super::bell::hint_times;
 use super::database::{Administrator, Database, Namespaces, at, namespace, told, two, with_clock};

@@ -1,6 +1,7 @@
 //! The rights that docs/stores/README.md says a role of the store needs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tailrope_core::store::contract::{check, check_shared};
 use tailrope_core::store::{EventStore, StoreOptions};
@@ -8,33 +9,9 @@ use tailrope_core::store::{EventStore, StoreOptions};
 use super::database::{Administrator, Database, at, told};
 use crate::kit::common::documented;
 
-/// Everything that the store can be asked, by a role that may do no more than that.
-fn works_as(role: &str, database: &Database) {
-    let address = told("TAILROPE_TEST_POSTGRES");
-    let (_, place) = address.rsplit_once('@').expect("it has a user");
-    let (place, _) = place.rsplit_once('/').expect("it names a database");
-    let address = format!("postgres://{role}:throw-away@{place}/{}", database.name);
-    let open = || Arc::new(at(&address, &StoreOptions::default())) as Arc<dyn EventStore>;
-    drop(open());
-    let inside = database.inside();
-    let empty = || {
-        for table in ["session", "ended", "stream", "event", "message", "trash", "tally", "owner"] {
-            inside.run(&format!("DELETE FROM tailrope.{table}"));
-        }
-        inside.run("UPDATE tailrope.total SET sessions = 0, streams = 0, events = 0, bytes = 0");
-    };
-    check(&|| {
-        empty();
-        open()
-    });
-    check_shared(&|| {
-        empty();
-        (open(), open())
-    });
-}
-
-/// A database that only its owner may use, and a role that goes with it.
-fn with_role(what: impl FnOnce(&Database, &str)) {
+/// Everything that the store can be asked, by a role that may do no more than `give` lets it: that is called with a
+/// database, the name of the role, and a namespace in which nothing is yet.
+fn works_with(give: impl Fn(&Database, &str, &str) + Sync) {
     struct Role(String);
     impl Drop for Role {
         fn drop(&mut self) {
@@ -43,34 +20,50 @@ fn with_role(what: impl FnOnce(&Database, &str)) {
         }
     }
     let role;
+    // It goes first, and with it all that the role owns.
     let database = Database::new();
     role = Role(format!("role_of_{}", database.name));
     let name = &role.0;
+    // The database is its owner's alone.
     database.administrator.run(&format!(
         "CREATE ROLE {name} LOGIN PASSWORD 'throw-away'; REVOKE ALL ON DATABASE {0} FROM PUBLIC;
          GRANT CONNECT ON DATABASE {0} TO {name}",
         database.name
     ));
-    what(&database, name);
-    drop(database);
+    let server = told("TAILROPE_TEST_POSTGRES");
+    let (_, server) = server.rsplit_once('@').expect("it has a user");
+    let (server, _) = server.rsplit_once('/').expect("it names a database");
+    let places = AtomicU64::new(0);
+    // The rules are checked several at a time, so each has a place of its own.
+    let place = || {
+        let namespace = format!("place_{}", places.fetch_add(1, Ordering::Relaxed));
+        give(&database, name, &namespace);
+        format!("postgres://{name}:throw-away@{server}/{}?namespace={namespace}", database.name)
+    };
+    let open = |address: &str| Arc::new(at(address, &StoreOptions::default())) as Arc<dyn EventStore>;
+    check(&|| open(&place()));
+    check_shared(&|| {
+        let address = place();
+        (open(&address), open(&address))
+    });
+}
+
+/// The statements of the documents that begin like this, for this role and namespace.
+fn statements(begin: &str, role: &str, namespace: &str) -> String {
+    documented("stores/README.md", begin).replace("tailrope", namespace).replace("app", role)
 }
 
 #[test]
 fn a_role_that_was_given_its_schema_needs_no_more() {
-    with_role(|database, role| {
-        let make = documented("stores/README.md", "CREATE SCHEMA tailrope").replace("app", role);
-        database.inside().run(&make);
-        works_as(role, database);
+    works_with(|database, role, namespace| {
+        database.inside().run(&statements("CREATE SCHEMA tailrope", role, namespace));
     });
 }
 
 #[test]
 fn a_role_may_be_kept_from_making_tables() {
-    with_role(|database, role| {
-        let address = told("TAILROPE_TEST_POSTGRES");
-        let (server, _) = address.rsplit_once('/').expect("it names a database");
-        drop(at(&format!("{server}/{}", database.name), &StoreOptions::default()));
-        database.inside().run(&documented("stores/README.md", "GRANT USAGE ON SCHEMA").replace("app", role));
-        works_as(role, database);
+    works_with(|database, role, namespace| {
+        drop(at(&database.address_of(namespace), &StoreOptions::default()));
+        database.inside().run(&statements("GRANT USAGE ON SCHEMA", role, namespace));
     });
 }
