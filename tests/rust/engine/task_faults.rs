@@ -1,13 +1,16 @@
 //! Tasks where something is too much, too slow, unreadable or set wrong.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{CallStep, Clock, Engine, Options};
-use tailrope_core::store::{Limits, StoreError};
-use tailrope_core::stream::Drain;
+use tailrope_core::store::{
+    Answer, Append, Attach, Attached, Epoch, EventStore, Hold, Limits, LogPage, MemoryStore, Outcome, ReadLimit,
+    RunningLog, StoreError, StreamKey, Ticket, Usage, Watcher,
+};
+use tailrope_core::stream::{Drain, Seq};
 
 use crate::engine::lines::{lines_of, tried};
 use crate::kit::common::Bench;
@@ -299,4 +302,67 @@ fn i11_a_task_that_no_client_asks_for_is_ended() {
         assert_eq!((&shown["status"], &shown["error"]["code"]), (&json!("failed"), &json!(-32603)));
         assert_eq!(fleet.benches[0].engine.stats().tasks_unasked, 1);
     }
+}
+
+/// A store that does at once what it is asked, and confirms what is written when the test wants that.
+struct Unconfirming {
+    inner: MemoryStore,
+    confirms: AtomicBool,
+    is_away: AtomicBool,
+    unconfirmed: Mutex<Vec<Ticket>>,
+}
+
+impl Unconfirming {
+    fn confirm(&self) {
+        self.confirms.store(true, Ordering::SeqCst);
+        for ticket in self.unconfirmed.lock().unwrap().drain(..) {
+            ticket.complete(Outcome::Done(Ok(())));
+        }
+    }
+}
+
+impl EventStore for Unconfirming {
+    passes_on!(hold attach read take withdraw release unwatch settle drop_stream drop_session sweep usage);
+
+    fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {
+        let answer = self.inner.append(now, key, epoch, append, ticket);
+        if self.confirms.load(Ordering::SeqCst) {
+            return answer;
+        }
+        assert!(matches!(answer, Answer::Now(Ok(()))), "{answer:?}");
+        self.unconfirmed.lock().unwrap().push(ticket.clone());
+        Answer::Later
+    }
+
+    fn away_ms(&self) -> Option<u64> {
+        self.is_away.load(Ordering::SeqCst).then_some(1)
+    }
+}
+
+#[test]
+fn t_15_an_owner_that_has_not_heard_from_the_store_looks_what_others_may_show() {
+    let (confirms, is_away) = (AtomicBool::new(true), AtomicBool::new(false));
+    let inner = MemoryStore::new(Limits::default());
+    let store = Arc::new(Unconfirming { inner, confirms, is_away, unconfirmed: Mutex::default() });
+    let bench = Bench::new(Options { store: Some(Arc::clone(&store) as _), ..Options::default() });
+    let caller = open(&bench);
+    let task = caller.become_task(&bench);
+    store.confirms.store(false, Ordering::SeqCst);
+    caller.answer(0, &input_required());
+    assert_eq!(status(&bench, &task), "input_required", "any other process shows the question");
+    // Nobody else can look while the store is away, and a client is told what is known here.
+    store.is_away.store(true, Ordering::SeqCst);
+    assert_eq!(status(&bench, &task), "working");
+    store.is_away.store(false, Ordering::SeqCst);
+    store.confirm();
+    assert_eq!(status(&bench, &task), "input_required");
+    let answering = update(&bench, &task, "1.0.q");
+    let (run, ..) = caller.started();
+    bench.advance(0);
+    assert!(answering.is_acknowledged());
+    store.confirms.store(false, Ordering::SeqCst);
+    caller.answer(run, &json!({"content": []}));
+    assert_eq!(status(&bench, &task), "completed", "an end that was told is not taken back");
+    store.confirm();
+    assert_eq!(status(&bench, &task), "completed");
 }

@@ -229,7 +229,7 @@ fn i9_a_store_that_is_away_delays_a_task_and_loses_nothing() {
     let task = caller.become_task(&bench);
     store.set(false, true);
     caller.answer(0, &json!({"content": []}));
-    assert_eq!(status(&bench, &task), "working", "what the store has");
+    assert_eq!(status(&bench, &task), "working", "what the store had");
     for _ in 0..50 {
         bench.advance(100);
     }

@@ -404,6 +404,10 @@ fn failed() -> StoreError {
 }
 
 impl EventStore for SlowStore {
+    fn away_ms(&self) -> Option<u64> {
+        self.does_fail().then_some(1)
+    }
+
     fn hold(&self, session: &str, hold: &Hold, ticket: &Ticket) -> Answer<Vec<RunningLog>> {
         *self.epoch.lock().unwrap() = hold.epoch;
         match (self.does_wait(), self.does_fail()) {

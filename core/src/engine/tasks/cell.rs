@@ -256,11 +256,13 @@ impl CallCell {
         lock(&self.state).guest.is_some()
     }
 
-    /// The task as the store has it.
+    /// The task as the store has it. None where that has to be asked: other processes may show what it has not confirmed here, and
+    /// what one of them showed is not taken back (T-15). While the store is away, nobody else is told more.
     pub(super) fn shown(&self) -> Option<Task> {
         let state = &mut *lock(&self.state);
         state.asked_at = self.shared.clock.now();
-        state.machine.stored().cloned()
+        let is_behind = state.machine.has_unconfirmed() && self.shared.store.away_ms().is_none();
+        state.machine.stored().filter(|_| !is_behind).cloned()
     }
 
     /// A request for the task came here.

@@ -146,6 +146,12 @@ impl Machine {
         }
     }
 
+    /// Whether the store may have more of the task than [`stored`](Self::stored), but for its progress: other processes may show
+    /// that already.
+    pub fn has_unconfirmed(&self) -> bool {
+        matches!(&self.phase, Phase::Task(running) if running.has_unconfirmed())
+    }
+
     /// For how long a task is there after its end.
     pub fn retention_ms(&self) -> u64 {
         self.task().map_or(self.settings.retention_ms, Task::retention_ms)

@@ -86,6 +86,11 @@ impl Running {
         &self.stored
     }
 
+    /// More than progress waits for the store's word.
+    pub(super) fn has_unconfirmed(&self) -> bool {
+        self.pending.iter().any(|pending| !matches!(pending.change.what, What::Message(_)))
+    }
+
     /// It has its end, and the store has that.
     pub(super) fn is_done(&self) -> bool {
         self.stored.end().is_some()
