@@ -66,9 +66,9 @@ test-full: setup ## all there is: every SDK line times every store, mutants, dee
 		test-clients-full test-conformance test-torture mutants shuttle simulate
 
 # Dependencies are built once for each set of features that is asked of them, so there are two sets.
-# That of the wheel and the addon, which are tested in their own languages.
-RUST := --workspace --exclude tailrope-python --exclude tailrope-node --exclude tailrope-client --exclude tailrope-shuttle \
-	--exclude tailrope-server --exclude tailrope-test-server --exclude tailrope-bench-server $(STORES)
+# That of the wheel and the addon: they have no tests here, and name what they ask of their dependencies.
+RUST := --workspace --exclude tailrope-client --exclude tailrope-shuttle --exclude tailrope-server --exclude tailrope-test-server \
+	--exclude tailrope-bench-server $(STORES)
 # That of rmcp, with all that has further dependencies: the same in `rust_build` of tests/kit/servers.py.
 RUST_RMCP := -p tailrope-client -p tailrope-server -p tailrope-shuttle -p tailrope-test-server
 # Test programs leave their tests' times where `scripts/slowest` finds them.

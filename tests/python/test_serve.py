@@ -433,10 +433,12 @@ async def test_options_are_given_in_one_place() -> None:
 
 async def test_the_kill_switch_leaves_the_sdk_and_uvicorn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILROPE_DISABLE", "1")
+    # Engines of other tests may not be collected yet.
+    before = tailrope.stats()["sessions_opened"]
     async with serving_(made()) as served:
         peer = await Peer.open(served.port)
         assert await peer.ask("echo", {"text": "x"}) == "x"
-        assert tailrope.stats()["sessions"] == 0
+        assert tailrope.stats()["sessions_opened"] <= before
 
 
 async def test_an_endpoint_has_the_path_that_it_is_given() -> None:
