@@ -308,7 +308,8 @@ impl Engine {
     }
 
     /// Takes a call that the SDK is given now, and that may become a task: see the core's `Engine::open_call`. Nothing where it
-    /// cannot: it is no request, or nobody can tell whose it is. Of `headers`, each name is followed by its value.
+    /// cannot: it is no request, or nobody can tell whose it is. Of `headers`, each name is followed by its value: only those count
+    /// whose names begin with `param_headers`.
     #[napi(catch_unwind)]
     #[allow(clippy::too_many_arguments, reason = "what the host knows of the request, in one crossing")]
     pub fn open_call(
@@ -387,6 +388,12 @@ impl Engine {
         let principal = Requester::principal(requester.as_ref(), &self.engine).ok()?;
         let body = body_bytes(&body);
         TaskSubscription::open(env, &self.engine, &server, body, principal.as_ref(), &self.waiters)
+    }
+
+    /// What the name of a header begins with that repeats an argument of a call.
+    #[napi]
+    pub fn param_headers() -> &'static str {
+        task::PARAM_HEADERS
     }
 
     /// Whether a header belongs to a message, and not to the request that brings it: see the core's `is_of_message`.

@@ -634,7 +634,8 @@ export declare class Engine {
   routePost(version: Maybe<string>, body: Body, steers: boolean, standsAside: boolean): Routed | null;
   /**
    * Takes a call that the SDK is given now, and that may become a task. Null where it cannot: it is no request, or nobody can
-   * tell whose it is. Of `headers`, each name is followed by its value.
+   * tell whose it is. Of `headers`, each name is followed by its value: only those count whose names begin with
+   * `paramHeaders`.
    */
   openCall(
     server: string,
@@ -671,6 +672,8 @@ export declare class Engine {
    * `Refusal` to answer with. Null where nobody can tell whose it is.
    */
   subscribeToTasks(server: string, requester: Maybe<Requester>, body: Body): TaskSubscription | Refusal | null;
+  /** What the name of a header begins with, in lower case, that repeats an argument of a call. */
+  static paramHeaders(): string;
   /** Whether a header belongs to a message, and not to the request that brings it. */
   static isOfMessage(name: string): boolean;
   /** Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does. */

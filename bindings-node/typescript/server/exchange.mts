@@ -77,8 +77,8 @@ export interface Exchange extends SeenRequest {
   /** Throws where something else has answered it. */
   checkUnanswered(): void;
   header(name: string): string | undefined;
-  /** Those of these headers that it has, each name followed by its value. */
-  headersOf(names: ReadonlySet<string>): string[];
+  /** The headers whose names, in lower case, are asked for: each name is followed by its value. */
+  headersOf(asked: (name: string) => boolean): string[];
   /** The parts of the head that the engine looks at. */
   head(): Head;
   readBody(maxBytes: number): ReadBody | Promise<ReadBody>;

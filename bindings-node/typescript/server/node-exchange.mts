@@ -65,11 +65,11 @@ export class NodeExchange implements Exchange {
     return Array.isArray(value) ? value.join() : value;
   }
 
-  headersOf(names: ReadonlySet<string>): string[] {
+  headersOf(asked: (name: string) => boolean): string[] {
     const found: string[] = [];
     // Requests have few headers, and there are many names.
     for (const name of Object.keys(this.#req.headers)) {
-      const value = names.has(name) ? this.header(name) : undefined;
+      const value = asked(name) ? this.header(name) : undefined;
       if (value !== undefined) {
         found.push(name, value);
       }

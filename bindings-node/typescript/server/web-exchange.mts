@@ -70,8 +70,8 @@ export class WebExchange implements Exchange {
     return this.#request.headers.get(name) ?? undefined;
   }
 
-  headersOf(names: ReadonlySet<string>): string[] {
-    return [...this.#request.headers].filter(([name]) => names.has(name)).flat();
+  headersOf(asked: (name: string) => boolean): string[] {
+    return [...this.#request.headers].filter(([name]) => asked(name)).flat();
   }
 
   head(): Head {

@@ -13,6 +13,9 @@ import { TaskQuery } from './query.mjs';
 import { takeQuestions } from './questions.mjs';
 import { TaskSubscription } from './subscription.mjs';
 
+const PARAM_HEADERS = Engine.paramHeaders();
+/** Only what repeats arguments is kept of a call's headers, and most calls have none of it. */
+const isParam = (name: string) => name.startsWith(PARAM_HEADERS);
 /** Where the server is asked first whether it makes tasks itself. */
 const NEED_ANNOUNCEMENT = ['call', 'task', 'listen', 'undeclared'];
 const DISCOVER = 'server/discover';
@@ -154,7 +157,7 @@ export class Tasks {
       textOf(exchange),
       tool,
       givesStreams,
-      [...request.headers].flat(),
+      exchange.headersOf(isParam),
     );
     if (native === null) {
       return this.#pass(exchange, request);
