@@ -330,8 +330,7 @@ impl Engine {
             self.engine.open_call(body_bytes(&body), &options, self.waiters.wake(), u64::from(key))
         });
         self.waiters.flush(env);
-        let max_event_bytes = self.engine.options().limits.max_event_bytes;
-        opened.ok().flatten().map(|call| TaskCall::new(call, key, max_event_bytes, &self.waiters))
+        opened.ok().flatten().map(|call| TaskCall::new(call, key, &self.engine, &self.waiters))
     }
 
     /// Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with. `mcp_method` and `mcp_name` are the headers of

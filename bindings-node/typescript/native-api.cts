@@ -409,6 +409,8 @@ export declare class TaskCall {
   get key(): number;
   /** What the SDK is given at first. */
   get body(): string;
+  /** The SDK's answer to a run, where all of it is there at once. */
+  answered(run: number, status: number, contentType: Maybe<string>, body: Uint8Array): void;
   /** The SDK's answer to a run begins. */
   begin(run: number, status: number, contentType?: Maybe<string>): void;
   /** The next bytes of it. */
@@ -421,10 +423,11 @@ export declare class TaskCall {
   withdrawn(ask: number): void;
   /** The client of the call closed its connection. */
   clientGone(): void;
-  /** What is to be done now, in order. To be asked again until there is nothing. */
-  takeSteps(): TaskStep[];
-  /** Whether nothing is left to do. */
-  get isOver(): boolean;
+  /**
+   * What is to be done now, in order. To be asked again until there is nothing. First in how many milliseconds the engine has to
+   * be ticked at the latest; -1 if nothing is left to do. Then the steps.
+   */
+  takeSteps(): [wait: number, ...steps: TaskStep[]];
   /** The host serves it no more. */
   leave(): void;
 }

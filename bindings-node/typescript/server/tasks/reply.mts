@@ -1,82 +1,97 @@
 // The answer to a call that may become a task.
-import { EVENT_STREAM } from '../answer.mjs';
+import type { Sink, SinkListener } from '../exchange.mjs';
 import { withResolvers } from '../with-resolvers.mjs';
 
-const encoder = new TextEncoder();
-const STREAM_HEADERS = {
-  'content-type': EVENT_STREAM,
-  'cache-control': 'no-cache, no-transform',
-  // Proxies that buffer would hold events back (W-030).
-  'x-accel-buffering': 'no',
-};
-
-export class Reply {
-  #response = withResolvers<Response>();
-  #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
-  #signal: AbortSignal;
+export class Reply implements SinkListener {
+  #sink: Sink;
   #gone: (() => void) | undefined;
-  /** There is an answer, though not all of it may be there. */
-  isGiven = false;
+  #isOpen = false;
+  #isBegun = false;
+  #isOver = false;
+  #done = withResolvers<void>();
 
   /** `gone` is called, once, when the client has closed its connection, unless the reply was unlinked before. */
-  constructor(signal: AbortSignal, gone: () => void) {
-    this.#signal = signal;
+  constructor(sink: Sink, gone: () => void) {
+    this.#sink = sink;
     this.#gone = gone;
-    signal.addEventListener('abort', this.#aborted);
-    if (signal.aborted) {
-      this.#aborted();
+  }
+
+  /** Resolves when everything is handed over, or the client is gone. */
+  get done(): Promise<void> {
+    return this.#done.promise;
+  }
+
+  /** There is an answer, though not all of it may be there; or nobody is left to get one. */
+  get isGiven(): boolean {
+    return this.#isBegun || this.#isOver;
+  }
+
+  /** From now on it is seen when the client leaves. */
+  open(): void {
+    if (!this.#isOver) {
+      this.#isOpen = true;
+      if (!this.#sink.open(this)) {
+        this.lost();
+      }
     }
   }
 
-  get response(): Promise<Response> {
-    return this.#response.promise;
-  }
-
-  #aborted = () => {
+  lost(): void {
+    if (this.#isOver) {
+      return;
+    }
+    this.#end();
+    this.#sink.drop();
     const gone = this.#gone;
     this.unlink();
     gone?.();
-    // Nobody is left to get it.
-    this.give(new Response(null, { status: 499 }));
-  };
-
-  /** The end of the client's connection concerns nobody any more. */
-  unlink(): void {
-    this.#gone = undefined;
-    this.#signal.removeEventListener('abort', this.#aborted);
   }
 
-  /** Answers, unless there is an answer. */
-  give(response: Response): void {
-    this.isGiven = true;
-    this.#response.resolve(response);
+  writable(): void {}
+
+  /** The end of the client's connection concerns nobody any more, or from now on somebody else. */
+  unlink(gone?: () => void): void {
+    this.#gone = gone;
   }
 
-  whole(status: number, body: string | Uint8Array): void {
-    this.unlink();
-    this.give(new Response(body, { status, headers: { 'content-type': 'application/json' } }));
+  whole(status: number, headers: Record<string, string>, data?: string | Uint8Array): void {
+    if (!this.isGiven) {
+      this.#end();
+      this.#sink.whole(status, headers, data);
+    }
   }
 
-  begin(): void {
-    const body = new ReadableStream<Uint8Array>({
-      start: (controller) => {
-        this.#controller = controller;
-      },
-      cancel: () => {
-        this.#controller = undefined;
-        this.#aborted();
-      },
-    });
-    this.give(new Response(body, { status: 200, headers: STREAM_HEADERS }));
+  begin(status: number, headers: Record<string, string>): void {
+    if (!this.isGiven) {
+      this.#isBegun = true;
+      this.#sink.head(status, headers);
+    }
   }
 
   write(data: string | Uint8Array): void {
-    this.#controller?.enqueue(typeof data === 'string' ? encoder.encode(data) : data);
+    if (this.#isOver) {
+      return;
+    }
+    try {
+      this.#sink.write(data);
+    } catch {
+      // Not everything that a host answers with has a socket that says so.
+      this.lost();
+    }
   }
 
   end(): void {
-    this.unlink();
-    this.#controller?.close();
-    this.#controller = undefined;
+    if (!this.#isOver) {
+      this.#end();
+      this.#sink.end();
+    }
+  }
+
+  #end(): void {
+    this.#isOver = true;
+    if (this.#isOpen) {
+      this.#sink.release();
+    }
+    this.#done.resolve();
   }
 }
