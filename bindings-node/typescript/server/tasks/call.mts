@@ -91,6 +91,10 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     this.#runs.delete(run);
   }
 
+  get room(): Promise<void> | undefined {
+    return this.#reply?.room;
+  }
+
   ask(request: object, answered: (result: unknown) => void): number {
     this.#lastAsk += 1;
     const ask = this.#lastAsk;
@@ -146,6 +150,7 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     }
     if (wait === IS_OVER || (this.#isLeft && this.#reply?.isGiven !== false)) {
       this.#isOver = true;
+      this.#finish();
       this.#context.open.delete(this);
       this.#onOver();
     } else {
@@ -167,13 +172,17 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     if (this.#isLeft) {
       return;
     }
-    this.#reply?.unlink();
+    this.#finish();
+    this.leave();
+  }
+
+  /** Nothing more comes: a client that has no answer gets one, and a stream that has begun ends. */
+  #finish(): void {
     if (this.#reply?.isGiven === false) {
       const refusal = this.#context.internal();
       this.#reply.whole(refusal.status, headersOf(refusal), refusal.body);
     }
     this.#reply?.end();
-    this.leave();
   }
 
   #do({ kind, run = 0, ask = 0, status = 200, data = '', ...step }: TaskStep): void {
@@ -251,6 +260,7 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   /** Nobody serves the call any more. A client that waits for an answer gets one. */
   leave(): void {
     this.#isLeft = true;
+    this.#reply?.unlink();
     this.#runs.forEach((run) => run.disconnect());
     this.#input(() => this.#native.leave());
   }

@@ -5,6 +5,7 @@
 import type { JSONRPCMessage, McpServer, RequestId, Server, Transport } from '@modelcontextprotocol/server';
 
 import { withResolvers } from '../with-resolvers.mjs';
+import type { Room } from './room.mjs';
 
 const REVISION = '2025-11-25';
 const METHODS = ['elicitation/create', 'sampling/createMessage', 'roots/list'];
@@ -18,7 +19,7 @@ type Method = (...args: any[]) => any;
 type Methods = Record<string, Method | undefined>;
 
 /** Who takes the questions of a run: the call. */
-export interface Asked {
+export interface Asked extends Room {
   /** Asks the client; `answered` gets its result, or nothing where it cannot be asked. Returns the number of the question. */
   ask(request: JSONRPCMessage, answered: (result: unknown) => void): number;
   withdraw(ask: number): void;

@@ -1,13 +1,16 @@
 // The answer to a call that may become a task.
 import type { Sink, SinkListener } from '../exchange.mjs';
-import { withResolvers } from '../with-resolvers.mjs';
+import { type Resolvers, withResolvers } from '../with-resolvers.mjs';
+import type { Room } from './room.mjs';
 
-export class Reply implements SinkListener {
+export class Reply implements Room, SinkListener {
   #sink: Sink;
   #gone: (() => void) | undefined;
   #isOpen = false;
   #isBegun = false;
   #isOver = false;
+  /** What waits until the client has taken what waits for it. */
+  #full: Resolvers<void> | undefined;
   #done = withResolvers<void>();
 
   /** `gone` is called, once, when the client has closed its connection, unless the reply was unlinked before. */
@@ -24,6 +27,10 @@ export class Reply implements SinkListener {
   /** There is an answer, though not all of it may be there; or nobody is left to get one. */
   get isGiven(): boolean {
     return this.#isBegun || this.#isOver;
+  }
+
+  get room(): Promise<void> | undefined {
+    return this.#full?.promise;
   }
 
   /** From now on it is seen when the client leaves. */
@@ -47,11 +54,15 @@ export class Reply implements SinkListener {
     gone?.();
   }
 
-  writable(): void {}
+  writable(): void {
+    this.#full?.resolve();
+    this.#full = undefined;
+  }
 
-  /** The end of the client's connection concerns nobody any more, or from now on somebody else. */
+  /** Who sends the answer waits for the client no more, and its end concerns nobody; or from now on somebody else. */
   unlink(gone?: () => void): void {
     this.#gone = gone;
+    this.writable();
   }
 
   whole(status: number, headers: Record<string, string>, data?: string | Uint8Array): void {
@@ -73,7 +84,9 @@ export class Reply implements SinkListener {
       return;
     }
     try {
-      this.#sink.write(data);
+      if (!this.#sink.write(data) && this.#gone !== undefined) {
+        this.#full ??= withResolvers();
+      }
     } catch {
       // Not everything that a host answers with has a socket that says so.
       this.lost();
@@ -89,6 +102,7 @@ export class Reply implements SinkListener {
 
   #end(): void {
     this.#isOver = true;
+    this.writable();
     if (this.#isOpen) {
       this.#sink.release();
     }

@@ -2,9 +2,10 @@
 import type { FetchHandler } from '../sdk.mjs';
 import type { Origin } from './origin.mjs';
 import type { Reply } from './reply.mjs';
+import type { Room } from './room.mjs';
 
 /** Who is told what comes of a run. None of it throws. */
-export interface RunListener {
+export interface RunListener extends Room {
   /** The whole answer. */
   answered(run: number, status: number, contentType: string | undefined, body: Uint8Array): void;
   begun(run: number, status: number, contentType: string | undefined): void;
@@ -19,14 +20,15 @@ export class Run {
   #controller = new AbortController();
   #over: AbortController | undefined;
   #response: Response | undefined;
-  /** What came of the answer, while it may still be passed on. */
-  #kept: Uint8Array[] | undefined = [];
+  /** What came of the answer, while it may still be passed on: that of the first run alone. */
+  #kept: Uint8Array[] | undefined;
   /** Where the rest goes once it is passed on. */
   #reply: Reply | undefined;
   #isOver = false;
 
   constructor(number: number, listener: RunListener) {
     this.number = number;
+    this.#kept = number === 0 ? [] : undefined;
     this.#listener = listener;
   }
 
@@ -83,6 +85,7 @@ export class Run {
       this.#kept?.push(chunk);
       this.#reply?.write(chunk);
       this.#listener.data(this.number, chunk);
+      await this.#listener.room;
     }
     this.#end();
   }

@@ -11,6 +11,7 @@ import { type CallContext, runOf, TaskedCall } from './call.mjs';
 import { Origin } from './origin.mjs';
 import { TaskQuery } from './query.mjs';
 import { takeQuestions } from './questions.mjs';
+import { takeRoom } from './room.mjs';
 import { TaskSubscription } from './subscription.mjs';
 
 const PARAM_HEADERS = Engine.paramHeaders();
@@ -196,9 +197,11 @@ export class Tasks {
     return asked.mayTravel ? travellingOf(exchange, this.#options.runtime.relayedHeaders) : undefined;
   }
 
-  /** A server was made for a request of 2026-07-28: where it is a call of ours, its handlers can ask. */
+  /** A server was made for a request of 2026-07-28: where it is a call of ours, its handlers can ask, and wait for its client. */
   made(made: Parameters<typeof takeQuestions>[1], request: Request | undefined): void {
-    takeQuestions(this.#sdk.Server, made, request && runOf.get(request));
+    const run = request && runOf.get(request);
+    takeQuestions(this.#sdk.Server, made, run);
+    takeRoom(made, run?.asked);
   }
 
   /** Nobody serves the calls any more. */
