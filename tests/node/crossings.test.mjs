@@ -3,11 +3,9 @@ import assert from 'node:assert/strict';
 import http from 'node:http';
 import { createRequire } from 'node:module';
 
-import { EventStore } from 'tailrope/mcp';
-
 import { makeServer, newGate, open } from '../servers/node/transports.mjs';
 import { counts, lastId, Peer, results } from './kit/raw.mjs';
-import { Caller, serve } from './kit/taskable.mjs';
+import { Caller, never, serve } from './kit/taskable.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const { loaded: native } = createRequire(import.meta.url)('../../bindings-node/lib/native.cjs');
@@ -60,7 +58,7 @@ function within({ crossings, writes }, bounds) {
 }
 
 test('a call of 2026-07-28 that is answered at once crosses eight times and is one write', ours, async (t) => {
-  const { handler } = await serve(t, { eventStore: new EventStore('memory:', { taskAfterMs: 600_000 }) });
+  const { handler } = await serve(t, { eventStore: never() });
   const server = http.createServer((req, res) => handler.node(req, res)).on('connection', watch);
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
   t.after(() => {

@@ -5,11 +5,8 @@ import { setImmediate } from 'node:timers/promises';
 import { EventStore } from 'tailrope/mcp';
 
 import { until } from './kit/raw.mjs';
-import { AFTER_MS, Caller, CHATTER, hosted, meta, serve } from './kit/taskable.mjs';
+import { AFTER_MS, Caller, CHATTER, hosted, meta, NEVER_MS, serve } from './kit/taskable.mjs';
 import { ours, test } from './kit/test.mjs';
-
-/** So long that no call becomes a task because of the time. */
-const NEVER_MS = 600_000;
 
 /** Waits until nothing more is said, or all. */
 async function silence(desk) {

@@ -17,6 +17,14 @@ export const CHATTER = 256;
 const CHATTER_BYTES = 4 << 10;
 /** When calls become tasks here: soon, and behind what is answered at once. */
 export const AFTER_MS = 40;
+/** So long that no call becomes a task because of the time. */
+export const NEVER_MS = 600_000;
+/** Headers of a call that repeat an argument, one of another message, and what a handler sees of both. */
+export const RED = { 'Mcp-Param-Color': 'red' };
+export const SMALL = { 'Mcp-Param-Size': 'small' };
+export const OF_CALL = ['mcp-param-color', 'red'];
+export const accept = (name) => ({ action: 'accept', content: { name } });
+export const never = () => new EventStore('memory:', { taskAfterMs: NEVER_MS });
 /** What handlers of one process see of their requests. */
 export const locals = new AsyncLocalStorage();
 
