@@ -11,7 +11,7 @@ use tailrope_core::exchange::{Principal, Relayed};
 use tailrope_core::protocol::{Dialect, sse};
 use tailrope_core::task::{self, Announcement, Ask, Declared, Input, Reply, Route, RunReader};
 
-use crate::admission::Refusal;
+use crate::admission::{JsBody, Refusal, body_bytes};
 use crate::connection::text_or_bytes;
 use crate::convert::{Result, number, payload};
 use crate::waiters::Waiters;
@@ -162,9 +162,9 @@ impl TaskCall {
 
     /// The whole of it, where that is there at once.
     #[napi(catch_unwind)]
-    pub fn answered(&self, env: &Env, run: u32, status: u16, content_type: Option<String>, body: &[u8]) {
+    pub fn answered(&self, env: &Env, run: u32, status: u16, content_type: Option<String>, body: JsBody<'_>) {
         let mut reader = self.reader(run, status, content_type.as_deref());
-        let mut inputs = reader.data(body);
+        let mut inputs = reader.data(body_bytes(&body));
         inputs.extend(reader.end());
         self.input(env, inputs);
     }

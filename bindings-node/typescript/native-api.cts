@@ -410,7 +410,7 @@ export declare class TaskCall {
   /** What the SDK is given at first. */
   get body(): string;
   /** The SDK's answer to a run, where all of it is there at once. */
-  answered(run: number, status: number, contentType: Maybe<string>, body: Uint8Array): void;
+  answered(run: number, status: number, contentType: Maybe<string>, body: Body): void;
   /** The SDK's answer to a run begins. */
   begin(run: number, status: number, contentType?: Maybe<string>): void;
   /** The next bytes of it. */

@@ -73,7 +73,7 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     return reply.done;
   }
 
-  answered(run: number, status: number, contentType: string | undefined, body: Uint8Array): void {
+  answered(run: number, status: number, contentType: string | undefined, body: string): void {
     this.#input(() => this.#native.answered(run, status, contentType, body));
     this.#runs.delete(run);
   }

@@ -7,7 +7,7 @@ import type { Room } from './room.mjs';
 /** Who is told what comes of a run. None of it throws. */
 export interface RunListener extends Room {
   /** The whole answer. */
-  answered(run: number, status: number, contentType: string | undefined, body: Uint8Array): void;
+  answered(run: number, status: number, contentType: string | undefined, body: string): void;
   begun(run: number, status: number, contentType: string | undefined): void;
   data(run: number, chunk: Uint8Array): void;
   ended(run: number): void;
@@ -22,6 +22,8 @@ export class Run {
   #response: Response | undefined;
   /** What came of the answer, while it may still be passed on: that of the first run alone. */
   #kept: Uint8Array[] | undefined;
+  /** All of it, where it was there at once. */
+  #whole: string | undefined;
   /** Where the rest goes once it is passed on. */
   #reply: Reply | undefined;
   #isOver = false;
@@ -66,10 +68,10 @@ export class Run {
     this.#response = response;
     const contentType = response.headers.get('content-type') ?? undefined;
     if (contentType?.startsWith('application/json')) {
-      // What is JSON is there at once, and reading it as a stream takes longer.
-      const body = new Uint8Array(await response.arrayBuffer());
+      // What is JSON is there at once, and reading it as a stream takes longer. Text leaves in one piece with its head.
+      const body = await response.text();
       if (!this.#isOver) {
-        this.#kept?.push(body);
+        this.#whole = body;
         this.#isOver = true;
         this.#over?.abort();
         this.#listener.answered(this.number, response.status, contentType, body);
@@ -112,7 +114,7 @@ export class Run {
     this.#kept = undefined;
     if (this.#isOver) {
       reply.unlink();
-      reply.whole(status, plain, kept.length === 0 ? undefined : joined(kept));
+      reply.whole(status, plain, this.#whole || (kept.length > 0 ? Buffer.concat(kept) : undefined));
       return;
     }
     reply.unlink(() => this.disconnect());
@@ -132,8 +134,4 @@ export class Run {
     this.disconnect();
     this.#end();
   }
-}
-
-function joined(chunks: Uint8Array[]): Uint8Array {
-  return chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
 }
