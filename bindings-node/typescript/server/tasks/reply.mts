@@ -4,11 +4,11 @@ import { type Resolvers, withResolvers } from '../with-resolvers.mjs';
 import type { Room } from './room.mjs';
 
 export class Reply implements Room, SinkListener {
-  #sink: Sink;
+  /** Until the answer is over: a task outlives it by far. */
+  #sink: Sink | undefined;
   #gone: (() => void) | undefined;
   #isOpen = false;
   #isBegun = false;
-  #isOver = false;
   /** What waits until the client has taken what waits for it. */
   #full: Resolvers<void> | undefined;
   #done = withResolvers<void>();
@@ -26,7 +26,7 @@ export class Reply implements Room, SinkListener {
 
   /** There is an answer, though not all of it may be there; or nobody is left to get one. */
   get isGiven(): boolean {
-    return this.#isBegun || this.#isOver;
+    return this.#isBegun || this.#sink === undefined;
   }
 
   get room(): Promise<void> | undefined {
@@ -35,22 +35,15 @@ export class Reply implements Room, SinkListener {
 
   /** From now on it is seen when the client leaves. */
   open(): void {
-    if (!this.#isOver) {
-      this.#isOpen = true;
-      if (!this.#sink.open(this)) {
-        this.lost();
-      }
+    this.#isOpen = true;
+    if (this.#sink?.open(this) === false) {
+      this.lost();
     }
   }
 
   lost(): void {
-    if (this.#isOver) {
-      return;
-    }
-    this.#end();
-    this.#sink.drop();
     const gone = this.#gone;
-    this.unlink();
+    this.#end()?.drop();
     gone?.();
   }
 
@@ -67,24 +60,20 @@ export class Reply implements Room, SinkListener {
 
   whole(status: number, headers: Record<string, string>, data?: string | Uint8Array): void {
     if (!this.isGiven) {
-      this.#end();
-      this.#sink.whole(status, headers, data);
+      this.#end()?.whole(status, headers, data);
     }
   }
 
   begin(status: number, headers: Record<string, string>): void {
     if (!this.isGiven) {
       this.#isBegun = true;
-      this.#sink.head(status, headers);
+      this.#sink?.head(status, headers);
     }
   }
 
   write(data: string | Uint8Array): void {
-    if (this.#isOver) {
-      return;
-    }
     try {
-      if (!this.#sink.write(data) && this.#gone !== undefined) {
+      if (this.#sink?.write(data) === false && this.#gone !== undefined) {
         this.#full ??= withResolvers();
       }
     } catch {
@@ -94,18 +83,18 @@ export class Reply implements Room, SinkListener {
   }
 
   end(): void {
-    if (!this.#isOver) {
-      this.#end();
-      this.#sink.end();
-    }
+    this.#end()?.end();
   }
 
-  #end(): void {
-    this.#isOver = true;
-    this.writable();
+  /** Nothing follows but what the sink is told now. */
+  #end(): Sink | undefined {
+    const sink = this.#sink;
+    this.#sink = undefined;
     if (this.#isOpen) {
-      this.#sink.release();
+      sink?.release();
     }
+    this.unlink();
     this.#done.resolve();
+    return sink;
   }
 }

@@ -113,7 +113,6 @@ export class Run {
     const [plain, kept] = [Object.fromEntries(headers), this.#kept ?? []];
     this.#kept = undefined;
     if (this.#isOver) {
-      reply.unlink();
       reply.whole(status, plain, this.#whole || (kept.length > 0 ? Buffer.concat(kept) : undefined));
       return;
     }
