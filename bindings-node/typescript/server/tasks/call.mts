@@ -30,8 +30,12 @@ const STREAM_HEADERS = {
   'x-accel-buffering': 'no',
 };
 
-/** The runs, by the request that the SDK has. */
-export const runOf = new WeakMap<Request, AskingRun>();
+const RUN = Symbol('tailrope.run');
+
+/** The run for which the SDK has this request. */
+export function runOf(request: Request & { [RUN]?: AskingRun }): AskingRun | undefined {
+  return request[RUN];
+}
 
 /** In the place of a time: nothing is left to do. */
 const IS_OVER = -1;
@@ -248,12 +252,13 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     this.#runs.set(number, run);
     const request = origin.request(run.signal, ofMessage);
     const message: unknown = JSON.parse(call);
-    runOf.set(request, {
+    const asking: AskingRun = {
       asked: this,
       get signal() {
         return run.over;
       },
-    });
+    };
+    Object.assign(request, { [RUN]: asking });
     origin.run(() => run.start(this.#context.sdk, request, message, origin));
   }
 

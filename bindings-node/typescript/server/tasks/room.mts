@@ -7,24 +7,25 @@ export interface Room {
   readonly room: Promise<void> | undefined;
 }
 
-/** The servers that serve calls now, and where these are answered. */
-const rooms = new WeakMap<Server, Room>();
-const prepared = new WeakSet<Server>();
+const ROOM = Symbol('tailrope.room');
+
+/** A server that may serve calls: where these are answered. A property costs each call less than a `WeakMap`. */
+interface Prepared {
+  [ROOM]?: Room | undefined;
+}
 
 /** The server that a factory made sends only where there is room. */
 export function takeRoom(made: McpServer | Server, room: Room | undefined): void {
-  const server = 'server' in made ? made.server : made;
-  if (room === undefined) {
-    // A factory may give the same one again.
-    rooms.delete(server);
-    return;
+  const server: Server & Prepared = 'server' in made ? made.server : made;
+  const isPrepared = ROOM in server;
+  // A factory may give the same one again.
+  if (room !== undefined || isPrepared) {
+    server[ROOM] = room;
   }
-  rooms.set(server, room);
-  if (!prepared.has(server)) {
-    prepared.add(server);
+  if (room !== undefined && !isPrepared) {
     const { connect } = server;
     server.connect = (transport) => {
-      const now = rooms.get(server);
+      const now = server[ROOM];
       if (now !== undefined) {
         holdBack(transport, now);
       }

@@ -199,7 +199,7 @@ export class Tasks {
 
   /** A server was made for a request of 2026-07-28: where it is a call of ours, its handlers can ask, and wait for its client. */
   made(made: Parameters<typeof takeQuestions>[1], request: Request | undefined): void {
-    const run = request && runOf.get(request);
+    const run = request && runOf(request);
     takeQuestions(this.#sdk.Server, made, run);
     takeRoom(made, run?.asked);
   }
