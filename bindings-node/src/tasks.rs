@@ -11,7 +11,7 @@ use tailrope_core::exchange::{Principal, Relayed};
 use tailrope_core::protocol::{Dialect, sse};
 use tailrope_core::task::{self, Announcement, Ask, Declared, Input, Reply, Route, RunReader};
 
-use crate::admission::Refusal;
+use crate::admission::{JsBody, Refusal, body_bytes};
 use crate::connection::text_or_bytes;
 use crate::convert::{Result, number, payload};
 use crate::waiters::Waiters;
@@ -111,19 +111,26 @@ pub struct TaskStep<'env> {
     pub headers: Option<Vec<String>>,
 }
 
+/// In the place of a time: nothing is left to do.
+const IS_OVER: f64 = -1.0;
+
 /// A call that the SDK is given once, or several times, and that may become a task.
 #[napi]
 pub struct TaskCall {
     call: engine::TaskCall,
     key: u32,
     readers: RefCell<HashMap<u32, RunReader>>,
-    max_event_bytes: usize,
+    engine: engine::Engine,
     waiters: Rc<Waiters>,
 }
 
 impl TaskCall {
-    pub(crate) fn new(call: engine::TaskCall, key: u32, max_event_bytes: usize, waiters: &Rc<Waiters>) -> Self {
-        Self { call, key, readers: RefCell::default(), max_event_bytes, waiters: Rc::clone(waiters) }
+    pub(crate) fn new(call: engine::TaskCall, key: u32, engine: &engine::Engine, waiters: &Rc<Waiters>) -> Self {
+        Self { call, key, readers: RefCell::default(), engine: engine.clone(), waiters: Rc::clone(waiters) }
+    }
+
+    fn reader(&self, run: u32, status: u16, content_type: Option<&str>) -> RunReader {
+        RunReader::new(run, status, content_type, self.engine.options().limits.max_event_bytes)
     }
 
     fn input(&self, env: &Env, inputs: impl IntoIterator<Item = Input>) {
@@ -149,8 +156,17 @@ impl TaskCall {
     /// The SDK's answer to a run begins.
     #[napi(catch_unwind)]
     pub fn begin(&self, run: u32, status: u16, content_type: Option<String>) {
-        let reader = RunReader::new(run, status, content_type.as_deref(), self.max_event_bytes);
+        let reader = self.reader(run, status, content_type.as_deref());
         self.readers.borrow_mut().insert(run, reader);
+    }
+
+    /// The whole of it, where that is there at once.
+    #[napi(catch_unwind)]
+    pub fn answered(&self, env: &Env, run: u32, status: u16, content_type: Option<String>, body: JsBody<'_>) {
+        let mut reader = self.reader(run, status, content_type.as_deref());
+        let mut inputs = reader.data(body_bytes(&body));
+        inputs.extend(reader.end());
+        self.input(env, inputs);
     }
 
     /// The next bytes of it.
@@ -189,18 +205,19 @@ impl TaskCall {
     }
 
     /// What is to be done now, in order. To be asked again until there is nothing.
+    ///
+    /// A list, which costs less than an object. First in how many milliseconds the engine has to be ticked at the latest; -1 if
+    /// nothing is left to do. Then the steps.
     #[napi(catch_unwind)]
-    pub fn take_steps<'env>(&self, env: &'env Env) -> Result<Vec<TaskStep<'env>>> {
+    pub fn take_steps<'env>(&self, env: &'env Env) -> Result<Vec<Either<f64, TaskStep<'env>>>> {
         let steps = self.call.take_steps();
-        let steps = steps.into_iter().map(|step| to_step(env, step)).collect();
+        let is_over = steps.is_empty() && self.call.is_over();
+        let mut taken = vec![Either::A(if is_over { IS_OVER } else { number(self.engine.due_in_ms()) })];
+        for step in steps {
+            taken.push(Either::B(to_step(env, step)?));
+        }
         self.waiters.flush(env);
-        steps
-    }
-
-    /// Whether nothing is left to do.
-    #[napi(getter)]
-    pub fn is_over(&self) -> bool {
-        self.call.is_over()
+        Ok(taken)
     }
 
     /// The host serves it no more.
@@ -270,7 +287,7 @@ fn travelled(relayed: &Relayed) -> Travelled {
 pub struct TaskQuery {
     query: engine::TaskQuery,
     key: u32,
-    max_event_bytes: usize,
+    engine: engine::Engine,
     waiters: Rc<Waiters>,
 }
 
@@ -286,7 +303,7 @@ impl TaskQuery {
         let key = waiters.key();
         let request = request.0.clone();
         let query = engine.ask_task(server, request, principal, relayed, waiters.wake(), u64::from(key));
-        Self { query, key, max_event_bytes: engine.options().limits.max_event_bytes, waiters: Rc::clone(waiters) }
+        Self { query, key, engine: engine.clone(), waiters: Rc::clone(waiters) }
     }
 }
 
@@ -307,9 +324,7 @@ impl TaskQuery {
         answer.map(|answer| match answer {
             engine::TaskAnswer::Body(body) => Either3::A(String::from_utf8_lossy(&body).into_owned()),
             engine::TaskAnswer::Refused(refusal) => Either3::B(Refusal::new(&refusal, DIALECT)),
-            engine::TaskAnswer::Serve(call) => {
-                Either3::C(TaskCall::new(call, self.key, self.max_event_bytes, &self.waiters))
-            }
+            engine::TaskAnswer::Serve(call) => Either3::C(TaskCall::new(call, self.key, &self.engine, &self.waiters)),
         })
     }
 }

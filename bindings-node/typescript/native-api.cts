@@ -409,6 +409,8 @@ export declare class TaskCall {
   get key(): number;
   /** What the SDK is given at first. */
   get body(): string;
+  /** The SDK's answer to a run, where all of it is there at once. */
+  answered(run: number, status: number, contentType: Maybe<string>, body: Body): void;
   /** The SDK's answer to a run begins. */
   begin(run: number, status: number, contentType?: Maybe<string>): void;
   /** The next bytes of it. */
@@ -421,10 +423,11 @@ export declare class TaskCall {
   withdrawn(ask: number): void;
   /** The client of the call closed its connection. */
   clientGone(): void;
-  /** What is to be done now, in order. To be asked again until there is nothing. */
-  takeSteps(): TaskStep[];
-  /** Whether nothing is left to do. */
-  get isOver(): boolean;
+  /**
+   * What is to be done now, in order. To be asked again until there is nothing. First in how many milliseconds the engine has to
+   * be ticked at the latest; -1 if nothing is left to do. Then the steps.
+   */
+  takeSteps(): [wait: number, ...steps: TaskStep[]];
   /** The host serves it no more. */
   leave(): void;
 }
@@ -634,7 +637,8 @@ export declare class Engine {
   routePost(version: Maybe<string>, body: Body, steers: boolean, standsAside: boolean): Routed | null;
   /**
    * Takes a call that the SDK is given now, and that may become a task. Null where it cannot: it is no request, or nobody can
-   * tell whose it is. Of `headers`, each name is followed by its value.
+   * tell whose it is. Of `headers`, each name is followed by its value: only those count whose names begin with
+   * `paramHeaders`.
    */
   openCall(
     server: string,
@@ -671,6 +675,8 @@ export declare class Engine {
    * `Refusal` to answer with. Null where nobody can tell whose it is.
    */
   subscribeToTasks(server: string, requester: Maybe<Requester>, body: Body): TaskSubscription | Refusal | null;
+  /** What the name of a header begins with, in lower case, that repeats an argument of a call. */
+  static paramHeaders(): string;
   /** Whether a header belongs to a message, and not to the request that brings it. */
   static isOfMessage(name: string): boolean;
   /** Has the server's answer to `server/discover`, of this content type, announce tasks, unless the server does. */

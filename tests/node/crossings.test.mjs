@@ -5,10 +5,11 @@ import { createRequire } from 'node:module';
 
 import { makeServer, newGate, open } from '../servers/node/transports.mjs';
 import { counts, lastId, Peer, results } from './kit/raw.mjs';
+import { Caller, never, serve } from './kit/taskable.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const { loaded: native } = createRequire(import.meta.url)('../../bindings-node/lib/native.cjs');
-const CLASSES = ['Admission', 'Connection', 'Engine', 'Refusal', 'Session'];
+const CLASSES = ['Admission', 'Connection', 'Engine', 'Refusal', 'Session', 'TaskCall'];
 
 const crossed = [];
 /** Counts all that is called, or read, of the native classes. */
@@ -55,6 +56,20 @@ function within({ crossings, writes }, bounds) {
   assert.ok(crossings.length <= bounds.crossings, `${crossings.length} crossings: ${crossings.join(', ')}`);
   assert.ok(writes <= bounds.writes, `${writes} writes to the socket`);
 }
+
+test('a call of 2026-07-28 that is answered at once crosses eight times and is one write', ours, async (t) => {
+  const { handler } = await serve(t, { eventStore: never() });
+  const server = http.createServer((req, res) => handler.node(req, res)).on('connection', watch);
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const caller = new Caller(server.address().port);
+  const call = await costOf(() => caller.call('quick'));
+  assert.equal(call.value.result.content[0].text, 'quick');
+  within(call, { crossings: 8, writes: 1 });
+});
 
 for (const line of LINES) {
   const opened = async (t) => {

@@ -23,9 +23,9 @@ const INITIALIZE = JSON.stringify({
 });
 
 function requesterOf(user, options = {}) {
-  const headersOf = (names) =>
+  const headersOf = (asked) =>
     Object.entries(options.headers ?? {})
-      .filter(([name]) => names.has(name))
+      .filter(([name]) => asked(name))
       .flat();
   const exchange = { user, endpoint: '/mcp', headersOf };
   identify(exchange, { principal: undefined, serverName: undefined, identityHeaders: new Set(), ...options });

@@ -2,7 +2,7 @@
 import { traceOf } from '../host.mjs';
 import type { Connection, Frames } from '../native.mjs';
 import { type Waiter, writeLog } from '../runtime.mjs';
-import type { AnswerContext, OpenAnswer } from './exchange.mjs';
+import type { AnswerContext, OpenAnswer, Sink, SinkListener } from './exchange.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
 /** What is handed over at once. A stalled reader holds no more than this and the socket's buffers. */
@@ -24,15 +24,15 @@ const ENDS = -2;
  * Writes what the engine has for a connection until it ends or the peer is gone.
  *
  * Nothing is polled while the reader is behind: what is not polled stays in the log. So the engine cannot close such a
- * connection; one that takes nothing for as long as a connection may last is cut (I11). Subclasses say how bytes
- * leave.
+ * connection; one that takes nothing for as long as a connection may last is cut (I11).
  */
-export abstract class Answer implements OpenAnswer, Waiter {
+export class Answer implements OpenAnswer, Waiter, SinkListener {
   /** Whether the runtime will call `pump` anyway. */
   scheduled = false;
   /** Until the answer is over: who keeps the exchange keeps nothing of the session. */
   #connection: Connection | undefined;
   #session: AnswerContext;
+  #sink: Sink;
   #opened = false;
   /** What the waiters know the connection as, once it is opened. */
   #key = 0;
@@ -41,26 +41,13 @@ export abstract class Answer implements OpenAnswer, Waiter {
   #patience: NodeJS.Timeout | undefined;
   #done = withResolvers<void>();
 
-  constructor(connection: Connection, session: AnswerContext) {
+  constructor(connection: Connection, session: AnswerContext, sink: Sink) {
     this.#connection = connection;
     this.#session = session;
+    this.#sink = sink;
   }
 
-  /** Looks whether the peer is still there, and listens from now on to what becomes of it. */
-  abstract open(): boolean;
-  /** Writes the head of an answer that goes on, which leaves with its first bytes. */
-  abstract head(status: number, headers: Record<string, string>): void;
-  /** False while the reader is behind; then `writable` is called. */
-  abstract write(data: Frames): boolean;
-  abstract end(data: Frames | undefined): void;
-  /** Writes an answer that is known as a whole. */
-  abstract whole(status: number, headers: Record<string, string>, data: Frames | undefined): void;
-  /** Breaks the answer off. */
-  abstract fail(error: unknown): void;
-  /** Ends what `open` began. */
-  abstract release(): void;
-
-  headers(head: number): Record<string, string> {
+  #headers(head: number): Record<string, string> {
     const headers: Record<string, string> = {};
     const { sessionId } = this.#session;
     if (head & NAMES_SESSION && sessionId !== undefined) {
@@ -131,11 +118,11 @@ export abstract class Answer implements OpenAnswer, Waiter {
 
   #write(head: number, data: Frames): void {
     if (!this.#started) {
-      this.head(head & STATUS, this.headers(head));
+      this.#sink.head(head & STATUS, this.#headers(head));
       this.#started = true;
     }
     try {
-      this.#full = !this.write(data);
+      this.#full = !this.#sink.write(data);
     } catch {
       // The peer is gone: not everything that a host answers with has a socket that says so.
       this.lost();
@@ -147,7 +134,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
 
   #open(connection: Connection): boolean {
     this.#opened = true;
-    if (!this.open()) {
+    if (!this.#sink.open(this)) {
       this.lost();
       return false;
     }
@@ -161,12 +148,12 @@ export abstract class Answer implements OpenAnswer, Waiter {
     this.#release();
     if (this.#started) {
       try {
-        this.end(data);
+        this.#sink.end(data);
       } catch {
         // The peer is gone.
       }
     } else {
-      this.whole(head & STATUS, this.headers(head), data);
+      this.#sink.whole(head & STATUS, this.#headers(head), data);
       if (data && head & IS_REFUSAL) {
         this.#session.onRefused(data.toString());
       }
@@ -212,6 +199,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
       this.#end();
       this.#done.resolve();
     }
+    this.#sink.drop();
   }
 
   #end(): void {
@@ -227,7 +215,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
   #breakOff(error: unknown): void {
     try {
       if (this.#started) {
-        this.fail(error);
+        this.#sink.fail(error);
       }
     } catch {
       // The peer is gone.
@@ -241,7 +229,7 @@ export abstract class Answer implements OpenAnswer, Waiter {
       clearTimeout(this.#patience);
       this.#session.open.delete(this);
       this.#session.runtime.forget(this.#key);
-      this.release();
+      this.#sink.release();
     }
   }
 }

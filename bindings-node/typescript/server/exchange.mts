@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Body, Connection, Head, Requester } from '../native.mjs';
 import type { Runtime } from '../runtime.mjs';
 import type { ReadBody } from './body.mjs';
+import type { WebHead } from './web-request.mjs';
 
 /** The kind of an exchange: of node:http, or of the web platform. */
 export type Face = 'node' | 'fetch';
@@ -24,6 +25,33 @@ export interface FetchOptions {
 export interface Handlers {
   fetch(request: Request, options: FetchOptions): Promise<Response>;
   node(req: IncomingMessage, res: ServerResponse, parsedBody: unknown): Promise<void>;
+}
+
+/** Who is told what becomes of the peer of an answer. */
+export interface SinkListener {
+  /** The reader takes more. */
+  writable(): void;
+  /** The peer is gone. */
+  lost(): void;
+}
+
+/** Where an answer goes that is written piece by piece. */
+export interface Sink {
+  /** Looks whether the peer is still there, and tells from now on what becomes of it. */
+  open(listener: SinkListener): boolean;
+  /** Writes the head of an answer that goes on, which leaves with its first bytes. */
+  head(status: number, headers: Record<string, string>): void;
+  /** False while the reader is behind; then it is told when that is over. */
+  write(data: string | Uint8Array): boolean;
+  end(data?: string | Uint8Array): void;
+  /** Writes an answer that is known as a whole. */
+  whole(status: number, headers: Record<string, string>, data?: string | Uint8Array): void;
+  /** Breaks the answer off. */
+  fail(error: unknown): void;
+  /** Ends what `open` began. */
+  release(): void;
+  /** The peer is gone: nothing more comes. */
+  drop(): void;
 }
 
 /** An answer that is under way. */
@@ -77,8 +105,10 @@ export interface Exchange extends SeenRequest {
   /** Throws where something else has answered it. */
   checkUnanswered(): void;
   header(name: string): string | undefined;
-  /** Those of these headers that it has, each name followed by its value. */
-  headersOf(names: ReadonlySet<string>): string[];
+  /** The headers whose names, in lower case, are asked for: each name is followed by its value. */
+  headersOf(asked: (name: string) => boolean): string[];
+  /** The head as the web platform has it. */
+  webHead(): WebHead;
   /** The parts of the head that the engine looks at. */
   head(): Head;
   readBody(maxBytes: number): ReadBody | Promise<ReadBody>;
@@ -86,6 +116,8 @@ export interface Exchange extends SeenRequest {
   whole(status: number, headers: Record<string, string>, body?: string): void;
   /** Answers with what a connection of the engine carries. */
   stream(connection: Connection, context: AnswerContext): OpenAnswer;
+  /** For an answer of another kind. */
+  sink(): Sink;
   /** Leaves the answer to a handler. */
   handTo(handlers: Handlers): Promise<void>;
   /** The exchange is over without an answer. */

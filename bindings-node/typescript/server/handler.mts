@@ -14,6 +14,7 @@ import type {
 
 import { invalid } from '../errors.mjs';
 import { callHost } from '../host.mjs';
+import type { Routed } from '../native.mjs';
 import { SESSION_OPTIONS } from '../option-names.mjs';
 import type { Runtime } from '../runtime.mjs';
 import { noteHandler } from '../status.mjs';
@@ -192,9 +193,19 @@ export class Handler {
             refusalOf(this.#sdk.major, 'invalid_message', undefined, namingBody(exchange)),
           );
         }
+        // What is in a session says so, and the engine's word on a call costs less than the SDK's.
+        const isInSession = exchange.header('mcp-session-id') !== undefined;
+        const routed = isInSession ? undefined : await this.#tasks.route(exchange);
+        if (routed?.route === 'call') {
+          return this.#tasks.serve(exchange, routed);
+        }
         const outcome = this.#classify(exchange);
         if (outcome.kind !== 'legacy') {
-          return this.#routeModern(exchange, outcome);
+          return this.#routeModern(
+            exchange,
+            outcome,
+            routed === undefined ? await this.#tasks.route(exchange) : routed,
+          );
         }
       }
     }
@@ -202,8 +213,11 @@ export class Handler {
   }
 
   /** Answers a POST of 2026-07-28, or what claims to be one. */
-  async #routeModern(exchange: Exchange, outcome: server.InboundClassificationOutcome): Promise<void> {
-    const routed = await this.#tasks.route(exchange);
+  async #routeModern(
+    exchange: Exchange,
+    outcome: server.InboundClassificationOutcome,
+    routed: Routed | null,
+  ): Promise<void> {
     if (routed?.route === 'task') {
       return this.#tasks.serve(exchange, routed);
     }

@@ -1,13 +1,13 @@
 // One HTTP exchange of node:http: what is read from an IncomingMessage and written to a ServerResponse.
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
 
-import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
+import type { Body, Connection, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
 import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
-import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
+import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo, Sink, SinkListener } from './exchange.mjs';
 import { headOf } from './head.mjs';
 import { serverNameOf } from './server-name.mjs';
-import { hostOf, requestInfoOf, webRequest } from './web-request.mjs';
+import { hostOf, requestInfoOf, requestWhenRead, type WebHead, webHead } from './web-request.mjs';
 
 /** A request with what authentication in front of the endpoint left in it: of the SDK's kind, or of passport's. */
 export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown; originalUrl?: unknown };
@@ -65,11 +65,11 @@ export class NodeExchange implements Exchange {
     return Array.isArray(value) ? value.join() : value;
   }
 
-  headersOf(names: ReadonlySet<string>): string[] {
+  headersOf(asked: (name: string) => boolean): string[] {
     const found: string[] = [];
     // Requests have few headers, and there are many names.
     for (const name of Object.keys(this.#req.headers)) {
-      const value = names.has(name) ? this.header(name) : undefined;
+      const value = asked(name) ? this.header(name) : undefined;
       if (value !== undefined) {
         found.push(name, value);
       }
@@ -149,9 +149,13 @@ export class NodeExchange implements Exchange {
   }
 
   stream(connection: Connection, context: AnswerContext): OpenAnswer {
-    const answer = new NodeAnswer(connection, context, this.#res);
+    const answer = new Answer(connection, context, this.sink());
     answer.start();
     return answer;
+  }
+
+  sink(): Sink {
+    return new NodeSink(this.#res);
   }
 
   handTo({ node }: Handlers): Promise<void> {
@@ -171,8 +175,12 @@ export class NodeExchange implements Exchange {
   /** Nobody is left to get an answer. */
   abandon(): void {}
 
+  webHead(): WebHead {
+    return webHead(this.#req);
+  }
+
   webRequest(): Request {
-    return webRequest(this.#req);
+    return requestWhenRead(this.method, this.webHead());
   }
 
   requestInfo(): RequestInfo {
@@ -180,20 +188,19 @@ export class NodeExchange implements Exchange {
   }
 }
 
-class NodeAnswer extends Answer {
+class NodeSink implements Sink {
   #res: ServerResponse;
   #forget: (() => void) | undefined;
 
-  constructor(connection: Connection, context: AnswerContext, res: ServerResponse) {
-    super(connection, context);
+  constructor(res: ServerResponse) {
     this.#res = res;
   }
 
-  override open(): boolean {
+  open(listener: SinkListener): boolean {
     const res = this.#res;
     checkUnanswered(res);
-    const lost = () => this.lost();
-    const drained = () => this.writable();
+    const lost = () => listener.lost();
+    const drained = () => listener.writable();
     res.on('close', lost);
     // `error` stays: a late one has to find a listener.
     res.on('error', lost);
@@ -205,11 +212,11 @@ class NodeAnswer extends Answer {
     return !(res.destroyed || res.socket?.destroyed);
   }
 
-  override head(status: number, headers: Record<string, string>): void {
+  head(status: number, headers: Record<string, string>): void {
     this.#res.writeHead(status, headers);
   }
 
-  override write(data: Frames): boolean {
+  write(data: string | Uint8Array): boolean {
     const res: Partial<ServerResponse> & Pick<ServerResponse, 'write'> = this.#res;
     if (res.socket) {
       return res.write(data);
@@ -223,21 +230,24 @@ class NodeAnswer extends Answer {
     }
   }
 
-  override end(data: Frames | undefined): void {
+  end(data?: string | Uint8Array): void {
     this.#res.end(data);
   }
 
-  override whole(status: number, headers: Record<string, string>, data: Frames = ''): void {
+  whole(status: number, headers: Record<string, string>, data: string | Uint8Array = ''): void {
     writeWhole(this.#res, status, headers, data);
   }
 
-  override fail(): void {
+  fail(): void {
     this.#res.destroy();
   }
 
-  override release(): void {
+  release(): void {
     this.#forget?.();
   }
+
+  /** Nobody is left to get anything. */
+  drop(): void {}
 }
 
 /** Somebody else may have answered meanwhile. */
@@ -248,7 +258,12 @@ function checkUnanswered(res: ServerResponse): void {
 }
 
 /** An answer that is known as a whole leaves in one write. An event stream has no length: middleware may change it. */
-function writeWhole(res: ServerResponse, status: number, headers: OutgoingHttpHeaders, body: Frames): void {
+function writeWhole(
+  res: ServerResponse,
+  status: number,
+  headers: OutgoingHttpHeaders,
+  body: string | Uint8Array,
+): void {
   checkUnanswered(res);
   if (res.destroyed) {
     return;

@@ -40,10 +40,14 @@ export function fail(exchange: Exchange, refusal: Refusal, onerror: OnError, wha
 
 /** Answers with a refusal that concerns its client alone. */
 export function answer(exchange: Exchange, refusal: Refusal): void {
-  const { status, allow, body, retryAfterS } = refusal;
   countingRuntime().engine.refused(refusal);
-  const more = { ...(allow && { allow }), ...(retryAfterS && { 'retry-after': String(retryAfterS) }) };
-  exchange.whole(status, { 'content-type': 'application/json', ...more }, body);
+  exchange.whole(refusal.status, headersOf(refusal), refusal.body);
+}
+
+export const JSON_HEADERS = { 'content-type': 'application/json' };
+
+export function headersOf({ allow, retryAfterS }: Refusal): Record<string, string> {
+  return { ...JSON_HEADERS, ...(allow && { allow }), ...(retryAfterS && { 'retry-after': String(retryAfterS) }) };
 }
 
 /** The answer to what the host does not take, as the core words it for an SDK line: see `Fault` there. */

@@ -61,9 +61,12 @@ export class DetachedRequest implements SeenRequest {
   }
 
   webRequest(): Request {
-    return requestWhenRead(() => {
-      const { url, headers } = this.#read();
-      return new Request(url, { method: 'POST', headers });
+    const read = this.#read;
+    return requestWhenRead('POST', {
+      get url() {
+        return read().url;
+      },
+      headers: () => new Headers(read().headers),
     });
   }
 

@@ -45,7 +45,7 @@ export function identify(exchange: Exchange, { principal, logUser, serverName, i
     throw new TypeError(`principal() returned a ${typeof named}, not a string that names the user or undefined`);
   }
   const userJson = userJsonOf(exchange.user);
-  const credentials = exchange.headersOf(identityHeaders);
+  const credentials = exchange.headersOf((name) => identityHeaders.has(name));
   const logged = logUser === undefined ? undefined : logNameOf(exchange, logUser);
   exchange.requester =
     named === undefined && userJson === undefined && logged === undefined && credentials.length === 0

@@ -1,10 +1,20 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
-import type { Body, Connection, Frames, Head, Requester } from '../native.mjs';
+import type { Body, Connection, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
 import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
-import type { AnswerContext, Exchange, FetchOptions, Handlers, OpenAnswer, RequestInfo } from './exchange.mjs';
+import type {
+  AnswerContext,
+  Exchange,
+  FetchOptions,
+  Handlers,
+  OpenAnswer,
+  RequestInfo,
+  Sink,
+  SinkListener,
+} from './exchange.mjs';
 import { headOf } from './head.mjs';
 import { serverNameOf } from './server-name.mjs';
+import type { WebHead } from './web-request.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
 const encoder = new TextEncoder();
@@ -70,8 +80,8 @@ export class WebExchange implements Exchange {
     return this.#request.headers.get(name) ?? undefined;
   }
 
-  headersOf(names: ReadonlySet<string>): string[] {
-    return [...this.#request.headers].filter(([name]) => names.has(name)).flat();
+  headersOf(asked: (name: string) => boolean): string[] {
+    return [...this.#request.headers].filter(([name]) => asked(name)).flat();
   }
 
   head(): Head {
@@ -118,9 +128,13 @@ export class WebExchange implements Exchange {
   }
 
   stream(connection: Connection, context: AnswerContext): OpenAnswer {
-    const answer = new WebAnswer(connection, context, this);
+    const answer = new Answer(connection, context, this.sink());
     answer.start();
     return answer;
+  }
+
+  sink(): Sink {
+    return new WebSink(this);
   }
 
   get signal(): AbortSignal | undefined {
@@ -142,6 +156,11 @@ export class WebExchange implements Exchange {
     this.respond(new Response(null, { status: 499 }));
   }
 
+  webHead(): WebHead {
+    const { url, headers } = this.#request;
+    return { url, headers: () => new Headers(headers) };
+  }
+
   webRequest(): Request {
     return this.#request;
   }
@@ -151,50 +170,51 @@ export class WebExchange implements Exchange {
   }
 }
 
-class WebAnswer extends Answer {
+class WebSink implements Sink {
   #exchange: WebExchange;
+  #listener: SinkListener | undefined;
   /** From the head on. */
   #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
 
-  constructor(connection: Connection, context: AnswerContext, exchange: WebExchange) {
-    super(connection, context);
+  constructor(exchange: WebExchange) {
     this.#exchange = exchange;
   }
 
-  override open(): boolean {
+  open(listener: SinkListener): boolean {
+    this.#listener = listener;
     const { signal } = this.#exchange;
     signal?.addEventListener('abort', this.#aborted, { once: true });
     return signal?.aborted !== true;
   }
 
-  override head(status: number, headers: Record<string, string>): void {
+  head(status: number, headers: Record<string, string>): void {
     const body = new ReadableStream<Uint8Array>(
       {
         start: (controller) => {
           this.#controller = controller;
         },
         // Called when there is room again: only then the log is read on (I10).
-        pull: () => this.writable(),
-        cancel: () => this.lost(),
+        pull: () => this.#listener?.writable(),
+        cancel: () => this.#listener?.lost(),
       },
       new ByteLengthQueuingStrategy({ highWaterMark: READ_AHEAD_BYTES }),
     );
     this.#exchange.respond(new Response(body, { status, headers }));
   }
 
-  override write(data: Frames): boolean {
+  write(data: string | Uint8Array): boolean {
     this.#controller?.enqueue(encoded(data));
     return (this.#controller?.desiredSize ?? 0) > 0;
   }
 
-  override end(data: Frames | undefined): void {
+  end(data?: string | Uint8Array): void {
     if (data) {
       this.#controller?.enqueue(encoded(data));
     }
     this.#controller?.close();
   }
 
-  override whole(status: number, headers: Record<string, string>, data: Frames | undefined): void {
+  whole(status: number, headers: Record<string, string>, data?: string | Uint8Array): void {
     if (headers['content-type'] === EVENT_STREAM) {
       // Hosts tell the length of a body that is no stream, and middleware may change the events.
       this.head(status, headers);
@@ -204,18 +224,17 @@ class WebAnswer extends Answer {
     this.#exchange.respond(new Response(data ?? null, { status, headers }));
   }
 
-  override fail(error: unknown): void {
+  fail(error: unknown): void {
     this.#controller?.error(error);
   }
 
-  override release(): void {
+  release(): void {
     this.#exchange.signal?.removeEventListener('abort', this.#aborted);
   }
 
-  #aborted = () => this.lost();
+  #aborted = () => this.#listener?.lost();
 
-  override lost(): void {
-    super.lost();
+  drop(): void {
     if (this.#controller === undefined) {
       this.#exchange.abandon();
     } else {
@@ -229,6 +248,6 @@ class WebAnswer extends Answer {
 }
 
 /** Bytes that share no memory with others. */
-function encoded(data: Frames): Uint8Array {
+function encoded(data: string | Uint8Array): Uint8Array {
   return typeof data === 'string' ? encoder.encode(data) : data;
 }

@@ -11,14 +11,14 @@ use super::ladder::header_value;
 /// A name in lower case, and its value.
 pub type Header = (Box<str>, Box<str>);
 
-/// What the name of a header begins with that repeats an argument of a call (SEP-2243).
-const PARAM: &str = "mcp-param-";
+/// What the name of a header begins with, in lower case, that repeats an argument of a call (SEP-2243).
+pub const PARAM_HEADERS: &str = "mcp-param-";
 
 /// Whether a header of this name belongs to a message: a request with another message has another one, or none.
 pub fn is_of_message(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.starts_with("content-")
-        || name.starts_with(PARAM)
+        || name.starts_with(PARAM_HEADERS)
         || matches!(&*name, "transfer-encoding" | "mcp-method" | "mcp-name")
 }
 
@@ -34,9 +34,10 @@ impl fmt::Debug for CallHeaders {
 }
 
 impl CallHeaders {
-    /// Those of them among the headers of the call's request.
+    /// Those of them among the headers of the call's request: hosts may leave out the others before.
     pub fn of<'a, V: Into<Box<str>>>(headers: impl IntoIterator<Item = (&'a str, V)>) -> Self {
-        let is_param = |name: &str| name.get(..PARAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(PARAM));
+        let start = |name: &'a str| name.get(..PARAM_HEADERS.len());
+        let is_param = |name: &'a str| start(name).is_some_and(|start| start.eq_ignore_ascii_case(PARAM_HEADERS));
         let params = headers.into_iter().filter(|(name, _)| is_param(name));
         Self(params.map(|(name, value)| (name.to_ascii_lowercase().into(), value.into())).collect())
     }

@@ -39,7 +39,7 @@ mod view;
 
 use crate::protocol::json;
 
-pub use call_headers::{CallHeaders, Header, is_of_message};
+pub use call_headers::{CallHeaders, Header, PARAM_HEADERS, is_of_message};
 pub use change::{Born, Change, What};
 pub use declaration::{
     Announcement, Declared, EXTENSION, Policy, Posted, RequestMeta, Route, announce, missing_capability, route,

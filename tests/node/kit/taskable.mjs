@@ -12,8 +12,19 @@ import { ACCEPT, until } from './raw.mjs';
 
 export const EXTENSION = 'io.modelcontextprotocol/tasks';
 const REVISION = '2026-07-28';
+/** How many messages the chatty handler sends, and how large they are. */
+export const CHATTER = 256;
+const CHATTER_BYTES = 4 << 10;
 /** When calls become tasks here: soon, and behind what is answered at once. */
 export const AFTER_MS = 40;
+/** So long that no call becomes a task because of the time. */
+export const NEVER_MS = 600_000;
+/** Headers of a call that repeat an argument, one of another message, and what a handler sees of both. */
+export const RED = { 'Mcp-Param-Color': 'red' };
+export const SMALL = { 'Mcp-Param-Size': 'small' };
+export const OF_CALL = ['mcp-param-color', 'red'];
+export const accept = (name) => ({ action: 'accept', content: { name } });
+export const never = () => new EventStore('memory:', { taskAfterMs: NEVER_MS });
 /** What handlers of one process see of their requests. */
 export const locals = new AsyncLocalStorage();
 
@@ -23,6 +34,8 @@ const text = (said) => ({ content: [{ type: 'text', text: said }] });
 /** What one test has of its handlers: what they noted, and what they wait for. */
 export class Desk {
   notes = [];
+  /** How many messages the chatty handler has sent. */
+  said = 0;
   #gates = new Map();
 
   gate(name) {
@@ -72,6 +85,21 @@ const TOOLS = {
     await notify({ method: 'notifications/progress', params: { progressToken, progress: 3, total: 10 } });
     await desk.gate('go').promise;
     return text('reported');
+  },
+  /** Sends much; waits for each message to be sent, or for none. */
+  async chatter({ waits = true }, { _meta, notify }, desk) {
+    const message = 'x'.repeat(CHATTER_BYTES);
+    try {
+      for (let progress = 1; progress <= CHATTER; progress++) {
+        const params = { progressToken: _meta.progressToken, progress, message };
+        const sent = notify({ method: 'notifications/progress', params });
+        await (waits && sent);
+        desk.said = progress;
+      }
+      return text('said');
+    } finally {
+      desk.notes.push('over');
+    }
   },
   /** Asks in every way that handlers of the older revisions have. */
   async interview(_, { elicitInput, requestSampling, send }, desk, server) {

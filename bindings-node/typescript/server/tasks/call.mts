@@ -1,6 +1,9 @@
 // A call that may become a task: does what the engine says, and tells it what comes of that.
-import type { TaskCall as NativeCall, TaskStep } from '../../native.mjs';
+import type { TaskCall as NativeCall, Refusal, TaskStep } from '../../native.mjs';
 import type { Runtime, Waiter } from '../../runtime.mjs';
+import { EVENT_STREAM } from '../answer.mjs';
+import type { Sink } from '../exchange.mjs';
+import { headersOf, JSON_HEADERS } from '../refusal.mjs';
 import type { FetchHandler } from '../sdk.mjs';
 import { Origin } from './origin.mjs';
 import type { Asked, AskingRun } from './questions.mjs';
@@ -17,11 +20,25 @@ export interface CallContext {
   /** Tells what failed that nobody else hears of. */
   report(what: string, error: unknown): void;
   /** The answer to a call that is not served any more. */
-  internal(): Response;
+  internal(): Refusal;
 }
 
-/** The runs, by the request that the SDK has. */
-export const runOf = new WeakMap<Request, AskingRun>();
+const STREAM_HEADERS = {
+  'content-type': EVENT_STREAM,
+  'cache-control': 'no-cache, no-transform',
+  // Proxies that buffer would hold events back (W-030).
+  'x-accel-buffering': 'no',
+};
+
+const RUN = Symbol('tailrope.run');
+
+/** The run for which the SDK has this request. */
+export function runOf(request: Request & { [RUN]?: AskingRun }): AskingRun | undefined {
+  return request[RUN];
+}
+
+/** In the place of a time: nothing is left to do. */
+const IS_OVER = -1;
 
 export class TaskedCall implements Waiter, RunListener, Asked {
   scheduled = false;
@@ -36,6 +53,7 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   #lastAsk = 0;
   #onOver: () => void;
   #isPumping = false;
+  #isOver = false;
   /** It is not served any more. */
   #isLeft = false;
 
@@ -47,14 +65,21 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     context.open.add(this);
   }
 
-  /** Gives the SDK the call that `request` brought. Resolves to the answer, as soon as its head is known. */
-  answer(request: Request): Promise<Response> {
-    this.#reply = new Reply(request.signal, () => this.#input(() => this.#native.clientGone()));
+  /** Gives the SDK the call, and writes its answer. Resolves when all of that is written, or the client is gone. */
+  answer(sink: Sink): Promise<void> {
+    const reply = new Reply(sink, () => this.#input(() => this.#native.clientGone()));
+    this.#reply = reply;
     this.#attempt(() => {
       this.#start(0, this.#native.body, this.#origin);
+      reply.open();
     });
     this.pump();
-    return this.#reply.response;
+    return reply.done;
+  }
+
+  answered(run: number, status: number, contentType: string | undefined, body: string): void {
+    this.#input(() => this.#native.answered(run, status, contentType, body));
+    this.#runs.delete(run);
   }
 
   begun(run: number, status: number, contentType: string | undefined): void {
@@ -68,6 +93,10 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   ended(run: number): void {
     this.#input(() => this.#native.ended(run));
     this.#runs.delete(run);
+  }
+
+  get room(): Promise<void> | undefined {
+    return this.#reply?.room;
   }
 
   ask(request: object, answered: (result: unknown) => void): number {
@@ -96,13 +125,17 @@ export class TaskedCall implements Waiter, RunListener, Asked {
 
   /** Tells the engine something, and does what follows. */
   #input(tell: () => void): void {
+    // What it leads to is done at once, and needs no turn of its own.
+    const { scheduled } = this;
+    this.scheduled = true;
     this.#attempt(tell);
+    this.scheduled = scheduled;
     this.pump();
   }
 
   /** Does what there is to do. */
   pump(): void {
-    if (this.#isPumping) {
+    if (this.#isPumping || this.#isOver) {
       // What led here was a step. The others of its turn come first.
       return;
     }
@@ -112,15 +145,20 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   }
 
   #perform(): void {
-    for (let steps = this.#native.takeSteps(); steps.length > 0; steps = this.#native.takeSteps()) {
+    let [wait, ...steps] = this.#native.takeSteps();
+    while (steps.length > 0) {
       for (const step of steps) {
         this.#attempt(() => this.#do(step));
       }
+      [wait, ...steps] = this.#native.takeSteps();
     }
-    this.#context.runtime.armDue();
-    if (this.#native.isOver || (this.#isLeft && this.#reply?.isGiven !== false)) {
+    if (wait === IS_OVER || (this.#isLeft && this.#reply?.isGiven !== false)) {
+      this.#isOver = true;
+      this.#finish();
       this.#context.open.delete(this);
       this.#onOver();
+    } else {
+      this.#context.runtime.arm(wait);
     }
   }
 
@@ -138,18 +176,26 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     if (this.#isLeft) {
       return;
     }
-    this.#reply?.unlink();
-    this.#reply?.give(this.#context.internal());
+    this.#finish();
     this.leave();
+  }
+
+  /** Nothing more comes: a client that has no answer gets one, and a stream that has begun ends. */
+  #finish(): void {
+    if (this.#reply?.isGiven === false) {
+      const refusal = this.#context.internal();
+      this.#reply.whole(refusal.status, headersOf(refusal), refusal.body);
+    }
+    this.#reply?.end();
   }
 
   #do({ kind, run = 0, ask = 0, status = 200, data = '', ...step }: TaskStep): void {
     switch (kind) {
       case 'body':
-        this.#settled()?.whole(status, data);
+        this.#settled()?.whole(status, { ...JSON_HEADERS }, data);
         break;
       case 'begin':
-        this.#settled()?.begin();
+        this.#settled()?.begin(200, { ...STREAM_HEADERS });
         break;
       case 'write':
         this.#reply?.write(data);
@@ -188,10 +234,8 @@ export class TaskedCall implements Waiter, RunListener, Asked {
   }
 
   #passOn(): void {
-    const run = this.#runs.get(0);
-    if (run !== undefined) {
-      this.#reply?.unlink();
-      this.#reply?.give(run.passOn());
+    if (this.#reply !== undefined) {
+      this.#runs.get(0)?.passOn(this.#reply);
     }
   }
 
@@ -208,18 +252,20 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     this.#runs.set(number, run);
     const request = origin.request(run.signal, ofMessage);
     const message: unknown = JSON.parse(call);
-    runOf.set(request, {
+    const asking: AskingRun = {
       asked: this,
       get signal() {
         return run.over;
       },
-    });
+    };
+    Object.assign(request, { [RUN]: asking });
     origin.run(() => run.start(this.#context.sdk, request, message, origin));
   }
 
   /** Nobody serves the call any more. A client that waits for an answer gets one. */
   leave(): void {
     this.#isLeft = true;
+    this.#reply?.unlink();
     this.#runs.forEach((run) => run.disconnect());
     this.#input(() => this.#native.leave());
   }

@@ -2,24 +2,27 @@
 import { AsyncResource } from 'node:async_hooks';
 
 import { Engine, type Travelled } from '../../native.mjs';
+import type { Exchange } from '../exchange.mjs';
 import { authOf } from '../relayed.mjs';
+import { requestWhenRead, type WebHead } from '../web-request.mjs';
+
+/** What says how a body came. The SDK is given it beside its request. */
+const OF_BODY = ['content-encoding', 'content-length', 'transfer-encoding'];
 
 /** A request, with all that the SDK and handlers see of it beside its message. */
 export class Origin {
-  readonly url: string;
-  readonly headers: Headers;
   readonly auth: unknown;
+  readonly #head: WebHead;
   /** What has the values of `AsyncLocalStorage`s. */
   readonly #resource = new AsyncResource('TAILROPE_TASK');
 
-  constructor(url: string, headers: Headers, auth: unknown) {
-    this.url = url;
-    this.headers = headers;
+  constructor(head: WebHead, auth: unknown) {
+    this.#head = head;
     this.auth = auth;
   }
 
-  static of(request: Request, auth: unknown): Origin {
-    return new Origin(request.url, request.headers, auth);
+  static of(exchange: Exchange): Origin {
+    return new Origin(exchange.webHead(), exchange.auth);
   }
 
   /** A request that came to another process: what travelled of it. */
@@ -29,7 +32,11 @@ export class Origin {
     for (let at = 0; at < headers.length; at += 2) {
       travelled.set(headers[at], headers[at + 1]);
     }
-    return new Origin(url, travelled, authOf(authJson ?? null));
+    return new Origin({ url, headers: () => new Headers(travelled) }, authOf(authJson ?? null));
+  }
+
+  get url(): string {
+    return this.#head.url;
   }
 
   /** Calls a function in the request's context. */
@@ -42,16 +49,16 @@ export class Origin {
    * of which each name is followed by its value.
    */
   request(signal: AbortSignal, ofMessage?: string[]): Request {
-    const headers = new Headers(this.headers);
-    headers.delete('content-length');
-    if (ofMessage !== undefined) {
-      for (const name of [...headers.keys()].filter((name) => Engine.isOfMessage(name))) {
-        headers.delete(name);
-      }
+    const headers = this.#head.headers();
+    if (ofMessage === undefined) {
+      OF_BODY.forEach((name) => headers.delete(name));
+    } else {
+      [...headers.keys()].filter((name) => Engine.isOfMessage(name)).forEach((name) => headers.delete(name));
       for (let at = 0; at < ofMessage.length; at += 2) {
         headers.append(ofMessage[at], ofMessage[at + 1]);
       }
     }
-    return new Request(this.url, { method: 'POST', headers, signal });
+    const { url } = this;
+    return requestWhenRead('POST', { url, headers: () => headers }, signal);
   }
 }

@@ -5,6 +5,7 @@
 import type { JSONRPCMessage, McpServer, RequestId, Server, Transport } from '@modelcontextprotocol/server';
 
 import { withResolvers } from '../with-resolvers.mjs';
+import type { Room } from './room.mjs';
 
 const REVISION = '2025-11-25';
 const METHODS = ['elicitation/create', 'sampling/createMessage', 'roots/list'];
@@ -18,7 +19,7 @@ type Method = (...args: any[]) => any;
 type Methods = Record<string, Method | undefined>;
 
 /** Who takes the questions of a run: the call. */
-export interface Asked {
+export interface Asked extends Room {
   /** Asks the client; `answered` gets its result, or nothing where it cannot be asked. Returns the number of the question. */
   ask(request: JSONRPCMessage, answered: (result: unknown) => void): number;
   withdraw(ask: number): void;
@@ -142,21 +143,22 @@ class Asking {
   }
 }
 
-/** The servers that serve calls now, and how these ask. */
-const asking = new WeakMap<Server, Asking>();
-const prepared = new WeakSet<Server>();
+const ASKING = Symbol('tailrope.asking');
+
+/** A server whose handlers may ask: how they do, while it serves a call. A property costs each call less than a `WeakMap`. */
+interface Prepared {
+  [ASKING]?: Asking | undefined;
+}
 
 /** The server that a factory made has the handlers of this run ask through it. */
 export function takeQuestions(SdkServer: ServerClass, made: McpServer | Server, run: AskingRun | undefined): void {
-  const server = 'server' in made ? made.server : made;
-  if (run === undefined) {
-    // A factory may give the same one again.
-    asking.delete(server);
-    return;
+  const server: Server & Prepared = 'server' in made ? made.server : made;
+  const isPrepared = ASKING in server;
+  // A factory may give the same one again.
+  if (run !== undefined || isPrepared) {
+    server[ASKING] = run && new Asking(SdkServer, server, run);
   }
-  asking.set(server, new Asking(SdkServer, server, run));
-  if (!prepared.has(server)) {
-    prepared.add(server);
+  if (run !== undefined && !isPrepared) {
     prepare(server);
   }
 }
@@ -181,11 +183,11 @@ function prepare(server: Server): void {
 const isQuestion = ({ method }: { method: string }) => METHODS.includes(method);
 
 /** Puts ours in the place of a method that asks; `as` is that method of the server which sends our questions. */
-function put(server: Server, name: string, asks: Method, as: string, on: object = server): void {
+function put(server: Server & Prepared, name: string, asks: Method, as: string, on: object = server): void {
   const methods = on as Methods;
   const stock = methods[name];
   methods[name] = (...args) => {
-    const now = asks(...args) ? asking.get(server) : undefined;
+    const now = asks(...args) ? server[ASKING] : undefined;
     const again = () => stock?.apply(on, args);
     return now === undefined
       ? again()

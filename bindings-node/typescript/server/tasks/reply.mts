@@ -1,82 +1,100 @@
 // The answer to a call that may become a task.
-import { EVENT_STREAM } from '../answer.mjs';
-import { withResolvers } from '../with-resolvers.mjs';
+import type { Sink, SinkListener } from '../exchange.mjs';
+import { type Resolvers, withResolvers } from '../with-resolvers.mjs';
+import type { Room } from './room.mjs';
 
-const encoder = new TextEncoder();
-const STREAM_HEADERS = {
-  'content-type': EVENT_STREAM,
-  'cache-control': 'no-cache, no-transform',
-  // Proxies that buffer would hold events back (W-030).
-  'x-accel-buffering': 'no',
-};
-
-export class Reply {
-  #response = withResolvers<Response>();
-  #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
-  #signal: AbortSignal;
+export class Reply implements Room, SinkListener {
+  /** Until the answer is over: a task outlives it by far. */
+  #sink: Sink | undefined;
   #gone: (() => void) | undefined;
-  /** There is an answer, though not all of it may be there. */
-  isGiven = false;
+  #isOpen = false;
+  #isBegun = false;
+  /** What waits until the client has taken what waits for it. */
+  #full: Resolvers<void> | undefined;
+  #done = withResolvers<void>();
 
   /** `gone` is called, once, when the client has closed its connection, unless the reply was unlinked before. */
-  constructor(signal: AbortSignal, gone: () => void) {
-    this.#signal = signal;
+  constructor(sink: Sink, gone: () => void) {
+    this.#sink = sink;
     this.#gone = gone;
-    signal.addEventListener('abort', this.#aborted);
-    if (signal.aborted) {
-      this.#aborted();
+  }
+
+  /** Resolves when everything is handed over, or the client is gone. */
+  get done(): Promise<void> {
+    return this.#done.promise;
+  }
+
+  /** There is an answer, though not all of it may be there; or nobody is left to get one. */
+  get isGiven(): boolean {
+    return this.#isBegun || this.#sink === undefined;
+  }
+
+  get room(): Promise<void> | undefined {
+    return this.#full?.promise;
+  }
+
+  /** From now on it is seen when the client leaves. */
+  open(): void {
+    this.#isOpen = true;
+    if (this.#sink?.open(this) === false) {
+      this.lost();
     }
   }
 
-  get response(): Promise<Response> {
-    return this.#response.promise;
-  }
-
-  #aborted = () => {
+  lost(): void {
     const gone = this.#gone;
-    this.unlink();
+    this.#end()?.drop();
     gone?.();
-    // Nobody is left to get it.
-    this.give(new Response(null, { status: 499 }));
-  };
-
-  /** The end of the client's connection concerns nobody any more. */
-  unlink(): void {
-    this.#gone = undefined;
-    this.#signal.removeEventListener('abort', this.#aborted);
   }
 
-  /** Answers, unless there is an answer. */
-  give(response: Response): void {
-    this.isGiven = true;
-    this.#response.resolve(response);
+  writable(): void {
+    this.#full?.resolve();
+    this.#full = undefined;
   }
 
-  whole(status: number, body: string | Uint8Array): void {
-    this.unlink();
-    this.give(new Response(body, { status, headers: { 'content-type': 'application/json' } }));
+  /** Who sends the answer waits for the client no more, and its end concerns nobody; or from now on somebody else. */
+  unlink(gone?: () => void): void {
+    this.#gone = gone;
+    this.writable();
   }
 
-  begin(): void {
-    const body = new ReadableStream<Uint8Array>({
-      start: (controller) => {
-        this.#controller = controller;
-      },
-      cancel: () => {
-        this.#controller = undefined;
-        this.#aborted();
-      },
-    });
-    this.give(new Response(body, { status: 200, headers: STREAM_HEADERS }));
+  whole(status: number, headers: Record<string, string>, data?: string | Uint8Array): void {
+    if (!this.isGiven) {
+      this.#end()?.whole(status, headers, data);
+    }
+  }
+
+  begin(status: number, headers: Record<string, string>): void {
+    if (!this.isGiven) {
+      this.#isBegun = true;
+      this.#sink?.head(status, headers);
+    }
   }
 
   write(data: string | Uint8Array): void {
-    this.#controller?.enqueue(typeof data === 'string' ? encoder.encode(data) : data);
+    try {
+      if (this.#sink?.write(data) === false && this.#gone !== undefined) {
+        this.#full ??= withResolvers();
+      }
+    } catch {
+      // Not everything that a host answers with has a socket that says so.
+      this.lost();
+    }
   }
 
   end(): void {
+    this.#end()?.end();
+  }
+
+  /** Nothing follows but what the sink is told now. */
+  #end(): Sink | undefined {
+    const sink = this.#sink;
+    this.#sink = undefined;
+    if (this.#isOpen) {
+      sink?.release();
+    }
     this.unlink();
-    this.#controller?.close();
-    this.#controller = undefined;
+    this.#done.resolve();
+    return sink;
   }
 }

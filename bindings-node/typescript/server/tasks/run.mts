@@ -1,9 +1,13 @@
 // One run of a call: the SDK's handling of it, which nobody's connection ends.
 import type { FetchHandler } from '../sdk.mjs';
 import type { Origin } from './origin.mjs';
+import type { Reply } from './reply.mjs';
+import type { Room } from './room.mjs';
 
 /** Who is told what comes of a run. None of it throws. */
-export interface RunListener {
+export interface RunListener extends Room {
+  /** The whole answer. */
+  answered(run: number, status: number, contentType: string | undefined, body: string): void;
   begun(run: number, status: number, contentType: string | undefined): void;
   data(run: number, chunk: Uint8Array): void;
   ended(run: number): void;
@@ -16,14 +20,17 @@ export class Run {
   #controller = new AbortController();
   #over: AbortController | undefined;
   #response: Response | undefined;
-  /** What came of the answer, while it may still be passed on. */
-  #kept: Uint8Array[] | undefined = [];
+  /** What came of the answer, while it may still be passed on: that of the first run alone. */
+  #kept: Uint8Array[] | undefined;
+  /** All of it, where it was there at once. */
+  #whole: string | undefined;
   /** Where the rest goes once it is passed on. */
-  #sink: ReadableStreamDefaultController<Uint8Array> | undefined;
+  #reply: Reply | undefined;
   #isOver = false;
 
   constructor(number: number, listener: RunListener) {
     this.number = number;
+    this.#kept = number === 0 ? [] : undefined;
     this.#listener = listener;
   }
 
@@ -60,17 +67,27 @@ export class Run {
     }
     this.#response = response;
     const contentType = response.headers.get('content-type') ?? undefined;
+    if (contentType?.startsWith('application/json')) {
+      // What is JSON is there at once, and reading it as a stream takes longer. Text leaves in one piece with its head.
+      const body = await response.text();
+      if (!this.#isOver) {
+        this.#whole = body;
+        this.#isOver = true;
+        this.#over?.abort();
+        this.#listener.answered(this.number, response.status, contentType, body);
+      }
+      return;
+    }
     this.#listener.begun(this.number, response.status, contentType);
-    // What is JSON is there at once, and reading it as a stream takes longer.
-    const isWhole = contentType?.startsWith('application/json') === true;
-    for await (const chunk of isWhole ? [new Uint8Array(await response.arrayBuffer())] : (response.body ?? [])) {
+    for await (const chunk of response.body ?? []) {
       if (this.#isOver) {
         // Leaving the loop cancels the rest.
         return;
       }
       this.#kept?.push(chunk);
-      this.#sink?.enqueue(chunk);
+      this.#reply?.write(chunk);
       this.#listener.data(this.number, chunk);
+      await this.#listener.room;
     }
     this.#end();
   }
@@ -81,7 +98,7 @@ export class Run {
     }
     this.#isOver = true;
     this.#over?.abort();
-    this.#sink?.close();
+    this.#reply?.end();
     this.#listener.ended(this.number);
   }
 
@@ -90,25 +107,19 @@ export class Run {
     this.#kept = undefined;
   }
 
-  /** The SDK's answer as it is: what has come of it, and what comes. */
-  passOn(): Response {
-    const { status = 500, statusText = '', headers } = this.#response ?? {};
-    const kept = this.#kept ?? [];
+  /** Gives `reply` the SDK's answer as it is: what has come of it, and what comes. */
+  passOn(reply: Reply): void {
+    const { status = 500, headers = [] } = this.#response ?? {};
+    const [plain, kept] = [Object.fromEntries(headers), this.#kept ?? []];
     this.#kept = undefined;
     if (this.#isOver) {
-      return new Response(kept.length === 0 ? null : Buffer.concat(kept), { status, statusText, headers });
+      reply.whole(status, plain, this.#whole || (kept.length > 0 ? Buffer.concat(kept) : undefined));
+      return;
     }
-    const body = new ReadableStream<Uint8Array>({
-      start: (controller) => {
-        kept.forEach((chunk) => controller.enqueue(chunk));
-        this.#sink = controller;
-      },
-      cancel: () => {
-        this.#sink = undefined;
-        this.disconnect();
-      },
-    });
-    return new Response(body, { status, statusText, headers });
+    reply.unlink(() => this.disconnect());
+    reply.begin(status, plain);
+    kept.forEach((chunk) => reply.write(chunk));
+    this.#reply = reply;
   }
 
   /** Ends the connection of the run, so that the SDK cancels its handler. */

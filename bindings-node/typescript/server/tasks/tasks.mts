@@ -3,7 +3,7 @@ import { Engine, Refusal, type Routed, type TaskRequest } from '../../native.mjs
 import type { Runtime } from '../../runtime.mjs';
 import { bodyOf } from '../body.mjs';
 import type { Exchange, Handlers } from '../exchange.mjs';
-import { refusalOf, reportFailure } from '../refusal.mjs';
+import { headersOf, JSON_HEADERS, refusalOf, reportFailure } from '../refusal.mjs';
 import { travellingOf } from '../relayed.mjs';
 import { type Identity, identify } from '../requester.mjs';
 import type { FetchHandler, HandlingSdk, NodeHandlerOptions } from '../sdk.mjs';
@@ -11,8 +11,12 @@ import { type CallContext, runOf, TaskedCall } from './call.mjs';
 import { Origin } from './origin.mjs';
 import { TaskQuery } from './query.mjs';
 import { takeQuestions } from './questions.mjs';
+import { takeRoom } from './room.mjs';
 import { TaskSubscription } from './subscription.mjs';
 
+const PARAM_HEADERS = Engine.paramHeaders();
+/** Only what repeats arguments is kept of a call's headers, and most calls have none of it. */
+const isParam = (name: string) => name.startsWith(PARAM_HEADERS);
 /** Where the server is asked first whether it makes tasks itself. */
 const NEED_ANNOUNCEMENT = ['call', 'task', 'listen', 'undeclared'];
 const DISCOVER = 'server/discover';
@@ -60,7 +64,7 @@ export class Tasks {
     this.#options = options;
     const { runtime, modern, onerror } = options;
     const report = (what: string, error: unknown) => reportFailure(onerror, what, error);
-    const internal = () => responseOf(refusalOf(sdk.major, 'internal'));
+    const internal = () => refusalOf(sdk.major, 'internal');
     this.#context = { runtime, sdk: modern, open: new Set(), report, internal };
   }
 
@@ -86,9 +90,7 @@ export class Tasks {
   /** Asks the server whether it makes tasks itself, where no client has asked before. */
   async #discover(exchange: Exchange): Promise<void> {
     try {
-      const { headers, url } = exchange.webRequest();
-      const origin = new Origin(url, headers, exchange.auth);
-      const request = origin.request(new AbortController().signal, OF_DISCOVERY);
+      const request = Origin.of(exchange).request(new AbortController().signal, OF_DISCOVERY);
       request.headers.set('mcp-protocol-version', REVISION);
       const options = { ...(exchange.auth !== undefined && { authInfo: exchange.auth }), parsedBody: DISCOVERY };
       await this.#announced(await this.#options.modern.fetch(request, options));
@@ -111,32 +113,33 @@ export class Tasks {
   }
 
   /** Serves what `route` said of it: `discover`, `call`, `listen`, `task` and `undeclared`. */
-  serve(exchange: Exchange, routed: Routed): Promise<void> {
-    const answer = async (request: Request) => {
-      try {
-        return await this.#answer(exchange, routed, request);
-      } catch (error) {
-        reportFailure(this.#options.onerror, 'a request failed', error);
-        return responseOf(refusalOf(this.#sdk.major, 'internal', undefined, textOf(exchange)));
-      }
-    };
-    const fetch: Handlers['fetch'] = answer;
-    return exchange.handTo({ fetch, node: this.#sdk.nodeHandler({ fetch }, this.#options) });
-  }
-
-  async #answer(exchange: Exchange, { route, tool }: Routed, request: Request): Promise<Response> {
+  async serve(exchange: Exchange, { route, tool }: Routed): Promise<void> {
     switch (route) {
       case 'discover':
-        return this.#announced(await this.#pass(exchange, request));
-      case 'undeclared':
-        return responseOf(Engine.missingCapability(textOf(exchange)));
-      case 'task':
-        return this.#ask(exchange, request);
+        return this.#hand(exchange, async (request) => this.#announced(await this.#pass(exchange, request)));
       case 'listen':
-        return this.#listen(exchange, request);
+        return this.#hand(exchange, (request) => this.#listen(exchange, request));
+      case 'undeclared':
+        return refused(exchange, Engine.missingCapability(textOf(exchange)));
+      case 'task':
+        return this.#ask(exchange);
       default:
-        return this.#call(exchange, request, tool);
+        return this.#call(exchange, tool);
     }
+  }
+
+  /** Has an exchange answered with what the SDK makes of its request, or what we make of that. */
+  #hand(exchange: Exchange, answer: (request: Request) => Promise<Response>): Promise<void> {
+    const fetch: Handlers['fetch'] = async (request) => {
+      try {
+        return await answer(request);
+      } catch (error) {
+        reportFailure(this.#options.onerror, 'a request failed', error);
+        const refusal = refusalOf(this.#sdk.major, 'internal', undefined, textOf(exchange));
+        return new Response(refusal.body, { status: refusal.status, headers: headersOf(refusal) });
+      }
+    };
+    return exchange.handTo({ fetch, node: this.#sdk.nodeHandler({ fetch }, this.#options) });
   }
 
   /** Leaves a request to the SDK. */
@@ -144,25 +147,19 @@ export class Tasks {
     return this.#options.modern.fetch(request, { ...(auth !== undefined && { authInfo: auth }), parsedBody });
   }
 
-  #call(exchange: Exchange, request: Request, tool: string | undefined): Promise<Response> {
+  #call(exchange: Exchange, tool: string | undefined): Promise<void> {
     identify(exchange, this.#options.identity);
     const { runtime, givesStreams } = this.#options;
     const { server, requester } = exchange;
-    const native = this.#engine.openCall(
-      server,
-      requester,
-      textOf(exchange),
-      tool,
-      givesStreams,
-      [...request.headers].flat(),
-    );
+    const params = exchange.headersOf(isParam);
+    const native = this.#engine.openCall(server, requester, textOf(exchange), tool, givesStreams, params);
     if (native === null) {
-      return this.#pass(exchange, request);
+      return this.#hand(exchange, (request) => this.#pass(exchange, request));
     }
     const { key } = native;
-    const call = new TaskedCall(this.#context, native, Origin.of(request, exchange.auth), () => runtime.forget(key));
+    const call = new TaskedCall(this.#context, native, Origin.of(exchange), () => runtime.forget(key));
     runtime.wait(key, call);
-    return call.answer(request);
+    return call.answer(exchange.sink());
   }
 
   async #listen(exchange: Exchange, request: Request): Promise<Response> {
@@ -170,7 +167,7 @@ export class Tasks {
     const { server, requester } = exchange;
     const native = this.#engine.subscribeToTasks(server, requester, textOf(exchange));
     if (native instanceof Refusal) {
-      return responseOf(native);
+      return new Response(native.body, { status: native.status, headers: headersOf(native) });
     }
     if (native === null) {
       return this.#pass(exchange, request);
@@ -179,30 +176,32 @@ export class Tasks {
     return subscription.answer(() => this.#pass(exchange, request));
   }
 
-  async #ask(exchange: Exchange, request: Request): Promise<Response> {
+  async #ask(exchange: Exchange): Promise<void> {
     const names = [exchange.header('mcp-method'), exchange.header('mcp-name')] as const;
     const asked = Engine.readTaskRequest(exchange.head(), ...names, textOf(exchange), !this.#options.givesStreams);
     if (asked instanceof Refusal) {
-      return responseOf(asked);
+      return refused(exchange, asked);
     }
     identify(exchange, this.#options.identity);
     const { server, requester } = exchange;
     const travelling = this.#travelling(exchange, asked);
     const query = this.#engine.askTask(asked, server, requester, textOf(exchange), travelling);
     if (query === null) {
-      return responseOf(asked.unknown());
+      return refused(exchange, asked.unknown());
     }
-    const answer = await new TaskQuery(this.#context, query, Origin.of(request, exchange.auth)).answer();
-    return answer instanceof Refusal ? responseOf(answer) : new Response(answer, { headers: JSON_HEADERS });
+    const answer = await new TaskQuery(this.#context, query, Origin.of(exchange)).answer();
+    return answer instanceof Refusal ? refused(exchange, answer) : exchange.whole(200, { ...JSON_HEADERS }, answer);
   }
 
   #travelling(exchange: Exchange, asked: TaskRequest): ReturnType<typeof travellingOf> | undefined {
     return asked.mayTravel ? travellingOf(exchange, this.#options.runtime.relayedHeaders) : undefined;
   }
 
-  /** A server was made for a request of 2026-07-28: where it is a call of ours, its handlers can ask. */
+  /** A server was made for a request of 2026-07-28: where it is a call of ours, its handlers can ask, and wait for its client. */
   made(made: Parameters<typeof takeQuestions>[1], request: Request | undefined): void {
-    takeQuestions(this.#sdk.Server, made, request && runOf.get(request));
+    const run = request && runOf(request);
+    takeQuestions(this.#sdk.Server, made, run);
+    takeRoom(made, run?.asked);
   }
 
   /** Nobody serves the calls any more. */
@@ -212,15 +211,15 @@ export class Tasks {
   }
 }
 
-const JSON_HEADERS = { 'content-type': 'application/json' };
-
 /** The text of a POST that was read. */
 function textOf(exchange: Exchange): string | Uint8Array {
   const read = bodyOf(exchange, 0);
-  return read instanceof Promise ? '' : (read.text ?? '');
+  // What a parser has made is written once.
+  exchange.text ??= read instanceof Promise ? '' : (read.text ?? '');
+  return exchange.text;
 }
 
-function responseOf({ status, allow, body, retryAfterS }: Refusal): Response {
-  const more = { ...(allow && { allow }), ...(retryAfterS && { 'retry-after': String(retryAfterS) }) };
-  return new Response(body, { status, headers: { ...JSON_HEADERS, ...more } });
+/** What a client of 2026-07-28 is refused. */
+function refused(exchange: Exchange, refusal: Refusal): void {
+  exchange.whole(refusal.status, headersOf(refusal), refusal.body);
 }
