@@ -174,7 +174,7 @@ torture-soak: setup ## a day of rude clients, compressed, on each store: 25 minu
 torture-tasks: setup ## kill, pause, restart and cut off the processes of tasks, 200 kills on each store, and race: 45 minutes
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.tasks $(TASKS_ARGS)
 
-torture-crowd: setup ## 10,000 streams at the front: idle, resumed all at once, at its end; CROWD_ARGS="--clients 2000": ten minutes
+torture-crowd: setup ## 10,000 streams at the front: idle, resumed all at once, at its end; rude clients; CROWD_ARGS="--clients 2000": 20 minutes
 	@cd tests && ../$(MCP2)/python -m torture.crowd $(CROWD_ARGS)
 
 fuzz: ## fuzz the core with coverage and AddressSanitizer, FUZZ_SECONDS for each target (600), two at a time

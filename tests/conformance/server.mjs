@@ -1,5 +1,5 @@
-// The Node server that the conformance suite asks: node server.mjs [--transport tailrope|stock]. Listens on a free
-// port of the loopback, prints `READY PORT`, and ends when its standard input does. What it offers is in
+// The Node server that the conformance suite asks: node server.mjs [--transport tailrope|stock] [--front]. Listens on a
+// free port of the loopback, prints `READY PORT`, and ends when its standard input does. What it offers is in
 // everything.json; here is only what a tool does beyond its fixed result.
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -16,9 +16,11 @@ const tools = new Map(everything.tools.map((entry) => [entry.tool.name, entry]))
 const resources = new Map(everything.resources.map((entry) => [entry.resource.uri, entry]));
 const prompts = new Map(everything.prompts.map((entry) => [entry.prompt.name, entry]));
 
-const { transport } = parseArgs({ options: { transport: { type: 'string', default: 'tailrope' } } }).values;
+const { transport, front } = parseArgs({
+  options: { transport: { type: 'string', default: 'tailrope' }, front: { type: 'boolean', default: false } },
+}).values;
 // By its path: this folder has a package.json of its own, in which the name `tailrope` means nothing.
-const { NodeStreamableHTTPServerTransport } = await (transport === 'stock'
+const { NodeStreamableHTTPServerTransport, serve } = await (transport === 'stock'
   ? import('@modelcontextprotocol/node')
   : import('../../bindings-node/lib/server/mcp.mjs'));
 
@@ -130,13 +132,18 @@ async function handle(req, res) {
   await session.handleRequest(req, res);
 }
 
-const listener = http.createServer((req, res) => {
-  handle(req, res).catch((error) => {
-    console.error(error);
-    res.destroy();
+/** Listens, and gives the port. */
+async function listen() {
+  const listener = http.createServer((req, res) => {
+    handle(req, res).catch((error) => {
+      console.error(error);
+      res.destroy();
+    });
   });
-});
-await new Promise((resolve) => listener.listen(0, '127.0.0.1', resolve));
-const { port } = listener.address();
+  await new Promise((resolve) => listener.listen(0, '127.0.0.1', resolve));
+  return listener.address();
+}
+
+const { port } = await (front ? serve({ server: makeServer, port: 0 }) : listen());
 console.log(`READY ${port}`);
 process.stdin.resume().on('end', () => process.exit());

@@ -1,4 +1,4 @@
-"""The Python server that the conformance suite asks: python server.py [--transport tailrope|stock].
+"""The Python server that the conformance suite asks: python server.py [--transport tailrope|stock] [--front].
 
 Listens on a free port of the loopback, prints `READY PORT`, and ends when its standard input does. What it offers is
 in everything.json; here is only what a tool does beyond its fixed result.
@@ -14,6 +14,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import mcp_types as types
 import uvicorn
@@ -150,15 +151,19 @@ def make() -> Any:
     )
 
 
-class Announced(uvicorn.Server):
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started and sockets:
-            print(f"READY {sockets[0].getsockname()[1]}", flush=True)
+def announced(server: uvicorn.Server, port: int) -> None:
+    """Have it say where it listens."""
+    stock = server.startup
+
+    async def startup(sockets: list[socket.socket] | None = None) -> None:
+        await stock(sockets)
+        if server.started:
+            print(f"READY {port}", flush=True)
+
+    server.startup = startup  # type: ignore[method-assign]
 
 
-async def serve(app: Any, listener: socket.socket) -> None:
-    server = Announced(uvicorn.Config(app, log_level="warning", ws="none"))
+async def serve(server: uvicorn.Server, sockets: list[socket.socket] | None) -> None:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
@@ -167,27 +172,42 @@ async def serve(app: Any, listener: socket.socket) -> None:
         server.should_exit = True
 
     ending = asyncio.create_task(end())
-    await server.serve(sockets=[listener])
+    await server.serve(sockets=sockets)
     ending.cancel()
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--transport", choices=["tailrope", "stock"], default="tailrope")
-    if parser.parse_args().transport == "tailrope":
+    parser.add_argument("--front", action="store_true", help="as tailrope.serve does")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parsed()
+    if args.transport == "tailrope":
         import tailrope
 
         tailrope.install()
     # The SDK protects servers of the loopback from DNS rebinding without being told.
-    serve_app(make().streamable_http_app(host="127.0.0.1"))
+    serve_app(make().streamable_http_app(host="127.0.0.1"), is_fronted=args.front)
 
 
-def serve_app(app: Any) -> None:
+def serve_app(app: Any, is_fronted: bool) -> None:
+    if is_fronted:
+        from tailrope._serving.server import prepared
+
+        server: Any = prepared(app, "127.0.0.1", 0, None, {"log_level": "warning", "ws": "none"}, None, {})
+        announced(server, urlsplit(server.urls[0]).port or 0)
+        asyncio.run(serve(server, None))
+        return
     # asyncio sets TCP_NODELAY only where the protocol is named; without it each answer waits for a delayed ACK.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(128)
-    asyncio.run(serve(app, listener))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+    announced(server, listener.getsockname()[1])
+    asyncio.run(serve(server, [listener]))
 
 
 if __name__ == "__main__":

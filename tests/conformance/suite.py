@@ -73,6 +73,6 @@ def judge_all(
 def table(columns: dict[str, dict[str, str]]) -> None:
     names = sorted({name for cells in columns.values() for name in cells})
     width = max(map(len, names), default=0)
-    print(" " * width, *(f"{title:>22}" for title in columns))
+    print(" " * width, *columns)
     for name in names:
-        print(f"{name:<{width}}", *(f"{cells.get(name, '-'):>22}" for cells in columns.values()))
+        print(f"{name:<{width}}", *(f"{cells.get(name, '-'):>{len(title)}}" for title, cells in columns.items()))

@@ -1,12 +1,12 @@
-// The Node server that the conformance suite asks about tasks: node tasks.mjs. As server.mjs, with the tools that the scenarios of
-// tasks need, each as a user would write it.
+// The Node server that the conformance suite asks about tasks: node tasks.mjs [--front]. As server.mjs, with the tools that the
+// scenarios of tasks need, each as a user would write it.
 import http from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { inputRequired, ProtocolError, Server } from '@modelcontextprotocol/server';
 
 // By its path: this folder has a package.json of its own, in which the name `tailrope` means nothing.
-import { configure, createResumableMcpHandler } from '../../bindings-node/lib/server/mcp.mjs';
+import { configure, createResumableMcpHandler, serve } from '../../bindings-node/lib/server/mcp.mjs';
 
 const FAILS_AFTER_MS = 1_000;
 const WORKS_MS = 1_000;
@@ -82,8 +82,16 @@ configure({
   },
 });
 // The suite's client without tasks is to be answered, not steered.
-const handler = createResumableMcpHandler(makeServer, { preferResumable: false });
-const listener = http.createServer(handler.node);
-await new Promise((resolve) => listener.listen(0, '127.0.0.1', resolve));
-console.log(`READY ${listener.address().port}`);
+const options = { preferResumable: false };
+
+/** Listens, and gives the port. */
+async function listen() {
+  const listener = http.createServer(createResumableMcpHandler(makeServer, options).node);
+  await new Promise((resolve) => listener.listen(0, '127.0.0.1', resolve));
+  return listener.address();
+}
+
+const isFronted = process.argv.includes('--front');
+const { port } = await (isFronted ? serve({ server: makeServer, port: 0, ...options }) : listen());
+console.log(`READY ${port}`);
 process.stdin.resume().on('end', () => process.exit());

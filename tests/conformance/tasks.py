@@ -1,4 +1,4 @@
-"""The Python server that the conformance suite asks about tasks: python tasks.py [--transport tailrope].
+"""The Python server that the conformance suite asks about tasks: python tasks.py [--front].
 
 As server.py, with the tools that the scenarios of tasks need, each as a user would write it.
 """
@@ -14,7 +14,7 @@ import tailrope
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
-from server import serve_app
+from server import parsed, serve_app
 
 FAILS_AFTER_S = 1.0
 WORKS_S = 1.0
@@ -95,8 +95,9 @@ async def test_tool_with_task(ctx: Context) -> str | types.InputRequiredResult:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] not in ([], ["--transport", "tailrope"]):
+    args = parsed()
+    if args.transport == "stock":
         sys.exit("the SDK makes no tasks")
     # The suite's client without tasks is to be answered, not steered.
     tailrope.install(prefer_resumable=False, task_after_ms=AFTER_MS, pace=PACE)
-    serve_app(server.streamable_http_app(host="127.0.0.1"))
+    serve_app(server.streamable_http_app(host="127.0.0.1"), is_fronted=args.front)

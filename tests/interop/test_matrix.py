@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 from kit.fleet import FLEETS, Fleet
-from kit.servers import RUST, SERVERS
+from kit.servers import FRONTS, RUST, SERVERS
 from kit.tap import CUTS
 
 from interop.driver import (
@@ -32,7 +32,7 @@ QUIET_S = 0.5
 
 # In every run each client meets a server of each language. The Rust client takes a minute to build.
 QUICK = ("mcp2", "node-v2")
-every_server = tiers("server", (*SERVERS, *RUST, *FLEETS), quick=QUICK)
+every_server = tiers("server", (*SERVERS, *FRONTS, *RUST, *FLEETS), quick=QUICK)
 every_client = tiers("client", CLIENTS, quick=(*PYTHON, *TYPESCRIPT))
 
 
@@ -191,7 +191,7 @@ async def test_f73_error_answer_is_not_asked_for_again_and_again(hosts: Hosts, c
 
 # Not fleets: a store with a server forgets seconds later than the owner of a session says.
 # Nor behind rmcp's service, which answers a resume with 200 and an empty stream whatever its session manager says.
-@tiers("server", (*SERVERS, "tower"), quick=QUICK)
+@tiers("server", (*SERVERS, *FRONTS, "tower", "tower-front"), quick=QUICK)
 @every_client
 async def test_f73_call_of_a_lost_stream_fails_and_is_not_polled(hosts: Hosts, client: str, server: str) -> None:
     (gate,) = gates(1)

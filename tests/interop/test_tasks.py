@@ -35,7 +35,7 @@ MUTE = (SILENT, "fastmcp-tasks")
 PLAIN = "plain"
 CLIENTS = (*(client for client in TASKS if client != PLAIN), RUST_TASKS)
 LINED = tuple(f"{client}+line" for client in (PLAIN, "claim", "ext-tasks", RUST_TASKS))
-SERVERS = ("mcp2", "fastmcp4", "handler-v2")
+SERVERS = ("mcp2", "fastmcp4", "handler-v2", "mcp2-front", "node-v2-front")
 STORES = {"sqlite": 2, "redis": 3}
 # In every run; the others carry the mark `full`.
 QUICK = {("ext-tasks", "mcp2", "sqlite"), ("claim", "handler-v2", "sqlite")}

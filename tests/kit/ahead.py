@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from kit.fleet import FLEETS
-from kit.servers import RUST, SERVERS, Server
+from kit.servers import FRONTS, RUST, SERVERS, Server
 
 # Of those marked `first`, some wait for one another.
 FIRST_LIMIT_S = 900.0
@@ -34,7 +34,7 @@ class Started:
     async def get(self, name: str, **options: Any) -> Server:
         key = (name, json.dumps(options, sort_keys=True))
         if key not in self._starting:
-            kind = {**SERVERS, **RUST, **FLEETS}[name]
+            kind = {**SERVERS, **FRONTS, **RUST, **FLEETS}[name]
             self._starting[key] = asyncio.create_task(asyncio.to_thread(kind.start, options))
         # Several tests wait for one start; one that gives up must not take it from the others.
         return await asyncio.shield(self._starting[key])

@@ -115,6 +115,8 @@ FRONTS = {
 RUST = {name: Kind(name, "rust", "rmcp3") for name in ("tower", "tower-front", "rmcp")}
 # On its own transport alone: as it comes, without an event store.
 RUST_STOCK = {"rmcp-cache": Kind("rmcp-cache", "rust", "rmcp3")}
+# Hyper with nothing behind it, which answers what benchmarks ask for.
+ALONE = Kind("hyper", "rust", "rmcp3")
 # One handler for sessions and for revision 2026-07-28.
 HANDLERS = {"handler-v2": Kind("handler-v2", "node", "v2")}
 # The tools on the SDK's lowlevel server: behind the SDK's session manager, and with transports made by hand.

@@ -9,6 +9,7 @@ A rule that is broken fails: nothing is lost, repeated, out of order or cut wher
               interpreter for 20 ms at a time
     sigterm   a process with open streams is asked to end
     kill      of two processes at one port, with one store, one is killed
+    abuse     rude clients: abuse.py says what they do, and what hyper alone does is told beside it
 
     .venv/mcp2/bin/python -m torture.crowd --clients 2000      (in tests/; `make torture-crowd`)
 """
@@ -19,7 +20,6 @@ import argparse
 import asyncio
 import os
 import random
-import re
 import resource
 import signal
 import socket
@@ -30,16 +30,16 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kit.ending import ENDS_S
 from kit.places import empty_place
-from kit.servers import FRONTS, Kind, Server
+from kit.servers import ALONE, FRONTS, Kind, Server
 
+from torture.abuse import PEER, abuse
 from torture.crowd_client import RESET, Client, Cut, each, judge
 from torture.ending import end
+from torture.part import SPARE, Part, check_log, options, spread
 
 SERVERS = ("mcp2-front", "node-v2-front")
 FULL = 10_000
@@ -55,47 +55,9 @@ HELD_MS = 20
 MOST_AT_END = 1_000
 MOST_AT_KILL = 500
 OWNER_LOST_MS = 2_000
-# Descriptors of a process for all else.
-SPARE = 500
 # A part that takes longer hangs.
 LIMIT_S = 1_800.0
 GATE = "crowd"
-CRASHED = re.compile(r"Traceback|panicked at|^\s+at .+:\d+:\d+\)?$|Unhandled|Uncaught", re.MULTILINE)
-
-
-@dataclass
-class Part:
-    """What one part has found."""
-
-    clients: int
-    figures: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-    def tell(self, figure: str) -> None:
-        self.figures.append(figure)
-
-    def count(self, found: Counter[str], where: str) -> None:
-        self.faults += [f"{where}: {count} {what}" for what, count in sorted(found.items())]
-
-
-def options(clients: int, **engine: Any) -> dict[str, Any]:
-    return {"engine": {"max_sessions": clients + SPARE, **engine}}
-
-
-def check_log(part: Part, server: Server) -> None:
-    if CRASHED.search(log := server.log()):
-        part.faults.append(f"it logs {log[-2000:]}")
-
-
-def percent(times: list[float], share: int) -> str:
-    """Milliseconds below which so many of a hundred are."""
-    if len(times) < 2:
-        return "?"
-    return f"{statistics.quantiles(times, n=100, method='inclusive')[share - 1] * 1e3:.1f} ms"
-
-
-def spread(times: list[float]) -> str:
-    return f"p50 {percent(times, 50)}, p99 {percent(times, 99)}"
 
 
 async def weigh(server: Server) -> int:
@@ -361,6 +323,7 @@ PARTS: dict[str, Callable[[Kind, Part], Awaitable[None]]] = {
     "latency": latency,
     "sigterm": sigterm,
     "kill": kill,
+    "abuse": abuse,
 }
 
 
@@ -369,7 +332,7 @@ async def crowd(server: str, name: str, clients: int) -> Part:
     part = Part(clients)
     try:
         async with asyncio.timeout(LIMIT_S):
-            await PARTS[name](FRONTS[server], part)
+            await PARTS[name](ALONE if server == PEER else FRONTS[server], part)
     except Exception as fault:
         part.faults.append(f"{type(fault).__name__}: {told(fault)}")
     return part
@@ -385,10 +348,11 @@ def told(fault: BaseException) -> str:
 def too_few_descriptors(clients: int) -> str | None:
     """Take as many descriptors as this process and its servers may, and say so if these are not enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = clients + SPARE
+    # A front takes three quarters of them for connections.
+    wanted = clients * 4 // 3 + SPARE
     if hard != resource.RLIM_INFINITY and hard < wanted:
         missing = f"{clients} clients need {wanted} descriptors, and `ulimit -Hn` is {hard}"
-        return f"{missing}: raise it, or take --clients {hard - SPARE}"
+        return f"{missing}: raise it, or take --clients {(hard - SPARE) * 3 // 4}"
     # While clients come back, a server may have their old connections, too.
     most = 2 * clients + SPARE if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -399,7 +363,7 @@ def too_few_descriptors(clients: int) -> str | None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Thousands of streams at the front of one process.")
     parser.add_argument("--clients", type=int, default=FULL)
-    parser.add_argument("--servers", nargs="*", choices=SERVERS, default=list(SERVERS))
+    parser.add_argument("--servers", nargs="*", choices=(*SERVERS, PEER), default=[*SERVERS, PEER])
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     given = parser.parse_args(arguments)
     if missing := too_few_descriptors(given.clients):
@@ -407,13 +371,13 @@ def main(arguments: list[str] | None = None) -> int:
         return end("crowd", ["descriptors"])
     broken = []
     for server in given.servers:
-        for name in given.parts:
+        for name in given.parts if server != PEER else {"abuse"}.intersection(given.parts):
             started = time.monotonic()
             part = asyncio.run(crowd(server, name, given.clients))
             load = f"{time.monotonic() - started:.0f} s, load {os.getloadavg()[0]:.1f}"
-            print(f"{server:14} {name:8} {part.clients:6} clients  {'; '.join(part.figures)}  ({load})", flush=True)
-            for fault in part.faults:
-                print(f"{server:14} {name:8} {fault}", flush=True)
+            print(f"{server:14} {name:8} {part.clients:6} clients  ({load})", flush=True)
+            for line in part.figures + [f"BROKEN {fault}" for fault in part.faults]:
+                print(f"    {line}", flush=True)
             broken += [f"{server} {name}"] if part.faults else []
     return end("crowd", broken)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kit.servers import HANDLERS, RUST, RUST_STOCK, RUST_STORES, SERVERS, Server, built_rust
+from kit.servers import FRONTS, HANDLERS, RUST, RUST_STOCK, RUST_STORES, SERVERS, Server, built_rust
 
 # One of each SDK line: they differ in what holds their sockets and their tools.
 PACKAGES = ("mcp1", "mcp2", "node-v1", "node-v2")
@@ -18,7 +18,7 @@ OURS = (*PACKAGES, "tower", "rmcp")
 # The SDKs' own transports. They have the event stores of the tests, which keep everything in memory, but for the Rust
 # SDK's as it comes: it keeps the last messages of a stream by itself.
 STOCK = tuple(f"stock-{server}" for server in (*PACKAGES, "rmcp", *RUST_STOCK))
-KINDS = {**SERVERS, **RUST, **RUST_STOCK, **HANDLERS}
+KINDS = {**SERVERS, **FRONTS, **RUST, **RUST_STOCK, **HANDLERS}
 STORES = ("memory", "sqlite", "redis", "postgres")
 # Two processes of Python and one of Node that serve the same sessions.
 MIXED = "mixed"

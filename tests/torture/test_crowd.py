@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from kit.raw import Event
 
-from torture.crowd import PARTS, SERVERS, SPARE, crowd, too_few_descriptors
+from torture.crowd import PARTS, SERVERS, crowd, too_few_descriptors
 from torture.crowd_client import PROGRESS, Line, judge
+from torture.part import SPARE
 
 CLIENTS = 20
 
@@ -79,5 +80,5 @@ def test_too_few_descriptors_are_named() -> None:
     if hard == resource.RLIM_INFINITY:
         pytest.skip("there is no limit")
     told = too_few_descriptors(hard)
-    assert told is not None and str(hard + SPARE) in told
+    assert told is not None and str(hard * 4 // 3 + SPARE) in told
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)

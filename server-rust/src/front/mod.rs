@@ -109,6 +109,7 @@ impl Front {
                 return Err(error);
             }
         };
+        options.max_connections = options::most_connections(options.max_connections);
         let inbox = Arc::new(Inbox::new(options.max_waiting, wake, key));
         let idle = Arc::clone(&inbox);
         let shared = Arc::new(Shared {

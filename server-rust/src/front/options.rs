@@ -34,7 +34,8 @@ pub struct FrontOptions {
     pub body_timeout_ms: u64,
     /// How many requests may wait for the host, 10,000 by default. Further ones are answered with 503.
     pub max_waiting: usize,
-    /// How many connections may be open, 20,000 by default. Further ones wait until the system accepts them.
+    /// How many connections may be open, 20,000 by default, and never more than three quarters of the descriptors that the
+    /// process may have (`ulimit -n`). Further ones wait until the system accepts them.
     pub max_connections: usize,
     /// Threads that serve connections, 1 by default.
     pub threads: usize,
@@ -55,6 +56,19 @@ impl FrontOptions {
             threads: 1,
         }
     }
+}
+
+/// How many connections may be open. What is left of the process's descriptors serves the application, and all else.
+pub(super) fn most_connections(wanted: usize) -> usize {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit};
+        // None: there is no bound.
+        let descriptors = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
+        descriptors.map_or(wanted, |most| wanted.min(most / 4 * 3))
+    }
+    #[cfg(not(unix))]
+    wanted
 }
 
 /// On what terms the requests of a session are served. A request that does not meet them is proxied, so that the

@@ -2,6 +2,8 @@
 #![cfg(unix)]
 
 mod abuse;
+#[cfg(target_os = "linux")]
+mod descriptors;
 mod ending;
 mod kit;
 mod parked;

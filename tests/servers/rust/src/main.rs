@@ -1,12 +1,13 @@
 //! Starts one test server: `tailrope-test-server --flavor rmcp --transport tailrope [--port 0] [--options JSON]`.
 //!
 //! A flavour is `tower`, which is our service, `tower-front`, which is our service behind a front, or `rmcp`, which is rmcp's service with our session manager; the transport `stock` is rmcp's
-//! service with its own, over a plain event store, and without any as the flavour `rmcp-cache`. Prints `READY PORT` when it
-//! listens. The options are those of the Python servers (tests/servers/python), as far as options.rs has them.
+//! service with its own, over a plain event store, and without any as the flavour `rmcp-cache`; `hyper` has nothing behind
+//! it. Prints `READY PORT` when it listens. The options are those of the Python servers (tests/servers/python), as far as options.rs has them.
 
 // Logging left the newest revision; standalone messages have no other plain carrier.
 #![allow(deprecated)]
 
+mod alone;
 mod control;
 mod ctl;
 mod load;
@@ -114,6 +115,10 @@ async fn serve(arguments: &HashMap<String, String>) -> Result<(), String> {
     let port = argument("port", "0");
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await.map_err(|error| error.to_string())?;
     let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+    if flavor == "hyper" {
+        ready(port).map_err(|error| error.to_string())?;
+        return alone::serve(listener).await.map_err(|error| error.to_string());
+    }
     let (serving, mcp) = Serving::new(flavor, port, &options, engine.as_ref(), &lab)?;
     let counted = {
         let lab = Arc::clone(&lab);
