@@ -155,7 +155,9 @@ async def test_the_page_puts_processes_together_and_says_which_is_silent(tmp_pat
                 await call.resume(at=url(second, "/mcp"))
                 await shows(page, "calls", "works", "read at another process", "the last one open")
                 spans = "document.querySelectorAll('#calls tbody tr').length === 1 && "
-                page.wait(spans + "document.querySelectorAll('#calls tbody rect.past, #calls tbody rect.open').length === 2")
+                page.wait(
+                    spans + "document.querySelectorAll('#calls tbody rect.past, #calls tbody rect.open').length === 2"
+                )
                 await first.kill()
                 page.wait("document.querySelector('#feed').innerText.includes('is silent')")
                 page.wait("document.querySelector('#process').innerText === '1 process, 1 silent'")
