@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from cluster.fleet import Fleet  # noqa: E402
-from cluster.story import run_cluster  # noqa: E402
-from kit.browser import Browser  # noqa: E402
+from cluster.fleet import Fleet
+from cluster.story import run_cluster
+from kit.browser import Browser
 
 WIDTH, HEIGHT, MOST_HEIGHT = 1_440, 900, 1_180
 

@@ -143,27 +143,26 @@ def balanced(servers: list[Server]) -> Iterator[str]:
 async def test_the_page_puts_processes_together_and_says_which_is_silent(tmp_path: Path) -> None:
     env = {"STORE": f"sqlite:{tmp_path / 'events.db'}"}
     async with serve(str(SERVER), env=env) as first, serve(str(SERVER), env=env) as second:
-        with balanced([first, second]) as both:
-            with Browser(both) as page:
-                session = await open_session(url(first, "/mcp"), headers=HEADERS)
-                page.wait("document.querySelector('#sessions tbody tr') !== null")
-                call = await session.call("works", {"text": SECRET})
-                await call.until_closed()
-                # It has an engine, at which the page looks, before the client comes there.
-                await open_session(url(second, "/mcp"), headers=HEADERS)
-                page.wait("/^2 processes$/.test(document.querySelector('#process').innerText)")
-                await call.resume(at=url(second, "/mcp"))
-                await shows(page, "calls", "works", "read at another process", "the last one open")
-                spans = "document.querySelectorAll('#calls tbody tr').length === 1 && "
-                page.wait(
-                    spans + "document.querySelectorAll('#calls tbody rect.past, #calls tbody rect.open').length === 2"
-                )
-                await first.kill()
-                page.wait("document.querySelector('#feed').innerText.includes('is silent')")
-                page.wait("document.querySelector('#process').innerText === '1 process, 1 silent'")
-                assert page.text("#status") == "serving"
-                await call.collect(read_again=False)
-                await shows(page, "ended", "#", "owner gone")
+        with balanced([first, second]) as both, Browser(both) as page:
+            session = await open_session(url(first, "/mcp"), headers=HEADERS)
+            page.wait("document.querySelector('#sessions tbody tr') !== null")
+            call = await session.call("works", {"text": SECRET})
+            await call.until_closed()
+            # It has an engine, at which the page looks, before the client comes there.
+            await open_session(url(second, "/mcp"), headers=HEADERS)
+            page.wait("/^2 processes$/.test(document.querySelector('#process').innerText)")
+            await call.resume(at=url(second, "/mcp"))
+            await shows(page, "calls", "works", "read at another process", "the last one open")
+            spans = "document.querySelectorAll('#calls tbody tr').length === 1 && "
+            page.wait(
+                spans + "document.querySelectorAll('#calls tbody rect.past, #calls tbody rect.open').length === 2"
+            )
+            await first.kill()
+            page.wait("document.querySelector('#feed').innerText.includes('is silent')")
+            page.wait("document.querySelector('#process').innerText === '1 process, 1 silent'")
+            assert page.text("#status") == "serving"
+            await call.collect(read_again=False)
+            await shows(page, "ended", "#", "owner gone")
 
 
 async def test_everybody_can_read_and_use_the_page(tmp_path: Path) -> None:
