@@ -255,6 +255,11 @@ demo-cluster: setup ## three nodes behind nginx: a rolling restart and a kill -9
 	@tests/services/with --install nginx
 	@$(MCP2)/python demo --part cluster
 
+# It needs Chromium: apt-get install chromium.
+pictures: setup ## take the pictures of the live page during the cluster's demo
+	@tests/services/with --install nginx
+	@$(MCP2)/python demo/picturing.py docs/operate
+
 leaks: setup ## look for memory that the native halves lose: Python under valgrind, Node by whether it grows
 	$(MCP2)/python tests/leaks/run
 	node --expose-gc tests/leaks/scenario.mjs

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 # The sources as they are published, and what is laid out on the way.
 STAGE = ROOT / "target" / "release-stage"
-CRATES = ("tailrope-core", "tailrope-client", "tailrope-probe", "tailrope-stores", "tailrope-cli", "tailrope-server")
+CRATES = ("tailrope-core", "tailrope-client", "tailrope-probe", "tailrope-stores", "tailrope-server", "tailrope-cli")
 # The oldest glibc that wheels and addons run on, and the oldest that Rust itself supports.
 GLIBC = "2.17"
 MACOS = {"aarch64": "11.0", "x86_64": "10.13"}

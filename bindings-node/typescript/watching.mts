@@ -13,10 +13,10 @@ export interface Health {
   /** The worst of the others. */
   status: Condition;
   /**
-   * The event store: for how long it has been away, 0 while it is there, and whether calls are refused, because another
-   * process may have the sessions by now.
+   * The event store: for how long it has been away, 0 while it is there; for how long it has refused what was to be stored, as
+   * on a full disk, 0 while it stores; and whether calls are refused, because another process may have the sessions by now.
    */
-  store: { status: Condition; awayMs: number; refusing: boolean };
+  store: { status: Condition; awayMs: number; refusedMs: number; refusing: boolean };
   /** Whether the process is going away. */
   drain: { status: Condition; draining: boolean };
   /** What waits for the event store. */
@@ -45,7 +45,8 @@ function told(): string {
 /** Whether this thread can serve: the event store, a drain, and what waits for the store. Asks nobody, so it returns at once. */
 export function health(): Health {
   const { store, ...others } = JSON.parse(told());
-  return { ...others, store: { status: store.status, awayMs: store.away_ms, refusing: store.refusing } };
+  const { status, away_ms: awayMs, refused_ms: refusedMs, refusing } = store;
+  return { ...others, store: { status, awayMs, refusedMs, refusing } };
 }
 
 function answer(status: number, contentType: string, body: string, response?: ServerResponse): Response | undefined {

@@ -26,13 +26,14 @@ use crate::telemetry::Telemetry;
 use crate::waiters::{Waiters, calling};
 
 /// What an engine knows of its health: see the core's `Health`.
-type HealthParts = (Option<u64>, bool, bool, u64, bool);
+type HealthParts = (Option<u64>, Option<u64>, bool, bool, u64, bool);
 
 /// The HTTP status for a load balancer, and what it is told, as JSON, of the engines of the process.
 #[pyfunction]
 pub(crate) fn health_json(engines: Vec<HealthParts>) -> (u16, String) {
-    let of_one = |(store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind)| Health {
+    let of_one = |(store_away_ms, store_refused_ms, is_refusing, is_draining, waiting_bytes, is_behind)| Health {
         store_away_ms,
+        store_refused_ms,
         is_refusing,
         is_draining,
         waiting_bytes,
@@ -397,8 +398,9 @@ impl Engine {
 
     /// Whether the engine can serve: for `health_json`.
     fn health(&self) -> HealthParts {
-        let Health { store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind } = self.engine.health();
-        (store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind)
+        let Health { store_away_ms, store_refused_ms, is_refusing, is_draining, waiting_bytes, is_behind } =
+            self.engine.health();
+        (store_away_ms, store_refused_ms, is_refusing, is_draining, waiting_bytes, is_behind)
     }
 
     /// The answer to a request that the host does not take: see the core's `Fault`. It is counted.

@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 mod arguments;
+mod demo;
 mod doctor;
 mod living;
 mod probe;

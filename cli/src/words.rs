@@ -1,7 +1,7 @@
 //! The commands, and how each is used: the texts are in `words/`.
 
 use crate::terminal::Terminal;
-use crate::{doctor, probe, sessions, show};
+use crate::{demo, doctor, probe, sessions, show};
 
 /// What is said of the command as a whole.
 pub(crate) const GENERAL: &str = include_str!("../words/tailrope.txt");
@@ -19,6 +19,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command { name: "sessions", usage: include_str!("../words/sessions.txt"), run: sessions::sessions },
     Command { name: "show", usage: include_str!("../words/show.txt"), run: show::show },
     Command { name: "end", usage: include_str!("../words/end.txt"), run: show::end },
+    Command { name: "demo", usage: include_str!("../words/demo.txt"), run: demo::run },
     Command { name: "tasks", usage: include_str!("../words/tasks.txt"), run: sessions::tasks },
 ];
 

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 
 import { McpServer } from '@modelcontextprotocol/server';
-import { configure, createResumableMcpHandler, drain, openStore } from 'tailrope/mcp';
+import { configure, createResumableMcpHandler, drain, live, openStore } from 'tailrope/mcp';
 import * as z from 'zod';
 
 const CLOSE_EVERY_MS = 2_500;
@@ -78,4 +78,7 @@ process.once('SIGTERM', async () => {
   await drain({ withinMs: Number(options['drain-within-ms']) });
   process.exit(0);
 });
-http.createServer(handler.node).listen(Number(options.port), '127.0.0.1');
+// Only this computer can ask for the page; elsewhere it belongs behind your own authentication.
+const answer = (request, response) =>
+  request.url.startsWith('/live') ? live(request, response) : handler.node(request, response);
+http.createServer(answer).listen(Number(options.port), '127.0.0.1');

@@ -10,6 +10,7 @@ import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel
+from starlette.routing import Route
 
 CLOSE_EVERY_S = 2.5
 
@@ -68,7 +69,10 @@ def main() -> None:
         drain_within_ms=args.drain_within_ms,
         on_adopted=lambda session: report("adopt"),
     )
-    uvicorn.run(mcp.streamable_http_app(), host="127.0.0.1", port=args.port, log_level="error")
+    app = mcp.streamable_http_app()
+    # Only this computer can ask for the page; elsewhere it belongs behind your own authentication.
+    app.router.routes.append(Route("/live", tailrope.live))
+    uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="error")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import signal
 import tempfile
 from asyncio.subprocess import Process
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,12 +161,15 @@ async def ask(client: Process, story: Story, tool: str, name: str, **arguments: 
     await story.until(lambda: bool(story.calls[name].nodes) or story.calls[name].is_over)
 
 
-async def act(fleet: Fleet, client: Process, tasks: Process, story: Story) -> None:
+Look = Callable[[str, Fleet], Awaitable[None]]
+"""Looks at the live page of the fleet, when there is something to be seen that has this name."""
+
+
+async def act(fleet: Fleet, client: Process, tasks: Process, story: Story, look: Look) -> None:
     for process in (client, tasks):
         assert process.stdin is not None  # it is started with a pipe
         process.stdin.write(f"http://127.0.0.1:{fleet.port}/mcp\n".encode())
     await story.opened()
-
     await ask(client, story, "index_files", "call 1", files=400, run_s=16)
     await ask(tasks, story, "index_files", "task 1", files=200, run_s=8)
     await story.until(lambda: len(story.calls["call 1"].received) >= 80 and story.calls["task 1"].polls > 0)
@@ -180,8 +183,10 @@ async def act(fleet: Fleet, client: Process, tasks: Process, story: Story) -> No
     await ask(client, story, "ask_folder", "call 2")
     await story.until(lambda: story.calls["call 2"].is_over)
 
+    await look("begin", fleet)
     await ask(client, story, "index_files", "call 3", files=400, run_s=16)
     victim = next(node for node in fleet.nodes if runs(node, story, "call 3"))
+    await story.until(lambda: len(story.calls["call 3"].received) >= 200)
     names = [f"task {number}" for number in range(2, 2 + MOST_TASKS)]
     for count, name in enumerate(names, 1):
         await ask(tasks, story, "index_files", name, files=150, run_s=6)
@@ -189,14 +194,16 @@ async def act(fleet: Fleet, client: Process, tasks: Process, story: Story) -> No
         if len({runs(victim, story, name) for name in names[:count]}) == 2:
             names = names[:count]
             break
-    await story.until(lambda: len(story.calls["call 3"].received) >= 80 and all(story.calls[it].polls for it in names))
+    await story.until(lambda: all(story.calls[it].polls for it in names))
     story.killed = {name for name in ("call 3", *names) if runs(victim, story, name)}
+    await look("tasks", fleet)
     story.happens(f"{victim.title} is killed (kill -9)")
     await fleet.kill(victim)
     await story.until(lambda: story.calls["call 3"].is_over)
 
     await ask(client, story, "index_files", "call 4", files=100, run_s=2)
     await story.until(lambda: all(call.is_over for call in story.calls.values()))
+    await look("kill", fleet)
 
 
 def is_task(name: str) -> bool:
@@ -207,7 +214,11 @@ def runs(node: Node, story: Story, name: str) -> bool:
     return node.name in story.calls[name].nodes
 
 
-async def run_cluster() -> bool:
+async def look_away(name: str, fleet: Fleet) -> None:
+    """Nobody looks."""
+
+
+async def run_cluster(look: Look = look_away) -> bool:
     story = Story()
     clients = [await start(LANGUAGES["python"], program) for program in ("cluster/client", "tasks/client")]
     readers = [asyncio.create_task(read(client, story)) for client in clients]
@@ -220,7 +231,8 @@ async def run_cluster() -> bool:
                 kind = fleet.store.partition(":")[0]
                 nodes = ", ".join(node.title for node in fleet.nodes)
                 story.timeline.begin(f"{nodes} on one store ({kind}), behind nginx without affinity")
-                await act(fleet, *clients, story)
+                print(f"the live page of the three: http://127.0.0.1:{fleet.port}/live")
+                await act(fleet, *clients, story, look)
                 await asyncio.gather(*map(stop, clients))
     except TimeoutError:
         story.note(lambda: story.timeline.row(right=f"nothing came for {PATIENCE_S} s", colour="red"))

@@ -145,13 +145,13 @@ test('health is an object, and an answer for load balancers', ours, async (t) =>
   await openSession(url, { headers: HEADERS });
   const ok = {
     status: 'ok',
-    store: { status: 'ok', awayMs: 0, refusing: false },
+    store: { status: 'ok', awayMs: 0, refusedMs: 0, refusing: false },
     drain: { status: 'ok', draining: false },
     waiting: { status: 'ok', bytes: 0 },
   };
   assert.deepEqual(health(), ok);
   const asked = await fetch(url.replace('mcp', 'readyz'));
-  const told = { ...ok, store: { status: 'ok', away_ms: 0, refusing: false } };
+  const told = { ...ok, store: { status: 'ok', away_ms: 0, refused_ms: 0, refusing: false } };
   assert.deepEqual([asked.status, await asked.json()], [200, told]);
   assert.equal(readyz().status, 200);
   const draining = drain({ withinMs: 1_000 });

@@ -4,6 +4,12 @@ process is killed; and that everybody can read it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +112,57 @@ async def test_the_page_shows_closes_losses_resumes_ends_and_a_process_that_is_k
             await call.collect(read_again=False)
             await shows(other, "ended", "#", "owner gone")
             assert page.said == [said for said in page.said if "ERR_" in said] and other.said == []
+
+
+@contextmanager
+def balanced(servers: list[Server]) -> Iterator[str]:
+    """The page, from the next one that answers. In threads: the browser keeps the loop of the test."""
+    turns = itertools.count()
+
+    class Balancer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            for _ in servers:
+                with contextlib.suppress(httpx.HTTPError):
+                    answer = httpx.get(url(servers[next(turns) % len(servers)], self.path))
+                    self.send_response(answer.status_code)
+                    self.send_header("content-type", answer.headers["content-type"])
+                    self.end_headers()
+                    self.wfile.write(answer.content)
+                    return
+            self.send_error(502)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Balancer) as listens:
+        threading.Thread(target=listens.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listens.server_port}/live"
+        listens.shutdown()
+
+
+async def test_the_page_puts_processes_together_and_says_which_is_silent(tmp_path: Path) -> None:
+    env = {"STORE": f"sqlite:{tmp_path / 'events.db'}"}
+    async with serve(str(SERVER), env=env) as first, serve(str(SERVER), env=env) as second:
+        with balanced([first, second]) as both, Browser(both) as page:
+            session = await open_session(url(first, "/mcp"), headers=HEADERS)
+            page.wait("document.querySelector('#sessions tbody tr') !== null")
+            call = await session.call("works", {"text": SECRET})
+            await call.until_closed()
+            # It has an engine, at which the page looks, before the client comes there.
+            await open_session(url(second, "/mcp"), headers=HEADERS)
+            page.wait("/^2 processes$/.test(document.querySelector('#process').innerText)")
+            await call.resume(at=url(second, "/mcp"))
+            await shows(page, "calls", "works", "read at another process", "the last one open")
+            spans = "document.querySelectorAll('#calls tbody tr').length === 1 && "
+            page.wait(
+                spans + "document.querySelectorAll('#calls tbody rect.past, #calls tbody rect.open').length === 2"
+            )
+            await first.kill()
+            page.wait("document.querySelector('#feed').innerText.includes('is silent')")
+            page.wait("document.querySelector('#process').innerText === '1 process, 1 silent'")
+            assert page.text("#status") == "serving"
+            await call.collect(read_again=False)
+            await shows(page, "ended", "#", "owner gone")
 
 
 async def test_everybody_can_read_and_use_the_page(tmp_path: Path) -> None:

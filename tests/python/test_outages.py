@@ -1,12 +1,17 @@
-"""A store that goes away: health, counters and two lines of the log say so."""
+"""A store that goes away, or takes nothing more: health, counters and two lines of the log say so."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tailrope
@@ -14,7 +19,20 @@ from asgi import until
 from tailrope.testing import open_session, serve
 from test_records import Lines, Server
 
+if version("mcp").startswith("1."):
+    from mcp.server.fastmcp import Context
+else:
+    from mcp.server.mcpserver import Context  # type: ignore[assignment]
+
 pytestmark = [pytest.mark.ours, pytest.mark.one_line, pytest.mark.usefixtures("uninstalled")]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    logger, lines = logging.getLogger("tailrope"), Lines()
+    logger.addHandler(lines)
+    yield lines
+    logger.removeHandler(lines)
 
 
 class Redis:
@@ -36,6 +54,11 @@ class Redis:
         self.process.kill()
         self.process.wait()
 
+    def may_hold(self, memory: str) -> None:
+        with socket.create_connection(("127.0.0.1", self.port)) as there:
+            there.sendall(f"CONFIG SET maxmemory {memory}\r\n".encode())
+            assert there.recv(64) == b"+OK\r\n"
+
     def accepts(self) -> bool:
         with socket.socket() as there:
             return there.connect_ex(("127.0.0.1", self.port)) == 0
@@ -43,9 +66,8 @@ class Redis:
 
 @pytest.mark.skipif("TAILROPE_TEST_REDIS" not in os.environ, reason="tests/services/with redis starts the servers")
 @pytest.mark.usefixtures("alone")
-async def test_an_outage_of_redis_is_in_health_in_the_counters_and_in_two_lines(tmp_path: Path) -> None:
-    redis, lines, logger = Redis(tmp_path), Lines(), logging.getLogger("tailrope")
-    logger.addHandler(lines)
+async def test_an_outage_of_redis_is_in_health_in_the_counters_and_in_two_lines(tmp_path: Path, lines: Lines) -> None:
+    redis = Redis(tmp_path)
     try:
         await until(redis.accepts)
         tailrope.install(store=f"redis://127.0.0.1:{redis.port}")
@@ -69,5 +91,45 @@ async def test_an_outage_of_redis_is_in_health_in_the_counters_and_in_two_lines(
                 "the event store is back",
             ], "of hints, of the store, and that it is back"
     finally:
-        logger.removeHandler(lines)
+        redis.kill()
+
+
+@pytest.mark.skipif("TAILROPE_TEST_REDIS" not in os.environ, reason="tests/services/with redis starts the servers")
+@pytest.mark.usefixtures("alone")
+async def test_a_store_without_room_is_in_health_and_in_two_lines(tmp_path: Path, lines: Lines) -> None:
+    redis = Redis(tmp_path)
+    try:
+        await until(redis.accepts)
+        tailrope.install(store=f"redis://127.0.0.1:{redis.port}")
+        server: Any = Server("full", log_level="WARNING")
+
+        @server.tool()
+        async def goes_on(ctx: Context) -> str:
+            said, knows = 0, False
+            while not knows or tailrope.health()["status"] != "ok":
+                knows = knows or tailrope.health()["store"]["refused_ms"] > 0
+                said += 1
+                # A handler runs ahead of the store: what it sends next is told that this was refused.
+                with contextlib.suppress(tailrope.TailropeError):
+                    await ctx.report_progress(said)
+                await asyncio.sleep(0.01)
+            return "done"
+
+        async with serve(server.streamable_http_app()) as served:
+            session = await open_session(f"http://127.0.0.1:{served.port}/mcp")
+            call = await session.call("goes_on", {})
+            await call.read()
+            redis.may_hold("1mb")
+            await until(lambda: tailrope.health()["status"] == "degraded")
+            store = tailrope.health()["store"]
+            assert (store["status"], store["away_ms"], store["refusing"]) == ("degraded", 0, False), "it is there"
+            redis.may_hold("0")
+            await call.collect(read_again=False)
+            assert tailrope.health()["status"] == "ok"
+        told = [record.getMessage()[:25] for record in lines.records]
+        assert [text for text in told if text.startswith(("the event store refuses", "the event store stores"))] == [
+            "the event store refuses w",
+            "the event store stores ag",
+        ]
+    finally:
         redis.kill()

@@ -175,7 +175,7 @@ async def test_health_and_metrics_are_answers_for_those_who_watch() -> None:
         session = await open_session(url, headers=HEADERS)
         ok = {
             "status": "ok",
-            "store": {"status": "ok", "away_ms": 0, "refusing": False},
+            "store": {"status": "ok", "away_ms": 0, "refused_ms": 0, "refusing": False},
             "drain": {"status": "ok", "draining": False},
             "waiting": {"status": "ok", "bytes": 0},
         }

@@ -4,6 +4,7 @@
 mod kit;
 
 mod command {
+    mod demo;
     mod doctor;
     mod ending;
     mod inside;

@@ -31,6 +31,7 @@ mod engine {
     mod refusals;
     mod relay;
     mod relay_faults;
+    mod relay_records;
     mod relay_refusals;
     mod servers;
     mod sessions;

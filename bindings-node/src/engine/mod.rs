@@ -24,6 +24,7 @@ use crate::waiters::Waiters;
 #[napi(object)]
 pub struct HealthParts {
     pub store_away_ms: Option<f64>,
+    pub store_refused_ms: Option<f64>,
     pub is_refusing: bool,
     pub is_draining: bool,
     pub waiting_bytes: f64,
@@ -258,9 +259,11 @@ impl Engine {
     /// Whether the engine can serve: for `healthJson`.
     #[napi]
     pub fn health(&self) -> HealthParts {
-        let Health { store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind } = self.engine.health();
-        let (store_away_ms, waiting_bytes) = (store_away_ms.map(number), number(waiting_bytes));
-        HealthParts { store_away_ms, is_refusing, is_draining, waiting_bytes, is_behind }
+        let Health { store_away_ms, store_refused_ms, is_refusing, is_draining, waiting_bytes, is_behind } =
+            self.engine.health();
+        let (store_away_ms, store_refused_ms) = (store_away_ms.map(number), store_refused_ms.map(number));
+        let waiting_bytes = number(waiting_bytes);
+        HealthParts { store_away_ms, store_refused_ms, is_refusing, is_draining, waiting_bytes, is_behind }
     }
 
     /// What a load balancer is told, as JSON, of the engines of the thread. Its status is 503 if it is `unavailable`.
@@ -269,6 +272,7 @@ impl Engine {
         let whole = |number: f64| number as u64;
         let of_one = |of: HealthParts| Health {
             store_away_ms: of.store_away_ms.map(whole),
+            store_refused_ms: of.store_refused_ms.map(whole),
             is_refusing: of.is_refusing,
             is_draining: of.is_draining,
             waiting_bytes: whole(of.waiting_bytes),

@@ -433,7 +433,7 @@ class Session:
     def delete(self) -> None: ...
     def end(self) -> None: ...
 
-_HealthParts = tuple[int | None, bool, bool, int, bool]
+_HealthParts = tuple[int | None, int | None, bool, bool, int, bool]
 """What an engine knows of its health."""
 
 @final

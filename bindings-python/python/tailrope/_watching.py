@@ -20,11 +20,13 @@ Condition = Literal["ok", "degraded", "unavailable"]
 
 
 class StoreHealth(TypedDict):
-    """Whether the event store is reached."""
+    """Whether the event store is reached, and stores."""
 
     status: Condition
     away_ms: int
     """For how long it has been away; 0 while it is there."""
+    refused_ms: int
+    """For how long it has refused what was to be stored, as on a full disk; 0 while it stores."""
     refusing: bool
     """Calls are refused, because another process may have the sessions by now."""
 

@@ -34,6 +34,8 @@ impl Condition {
 pub struct Health {
     /// For how many milliseconds the event store has been away; none while it is there.
     pub store_away_ms: Option<u64>,
+    /// For how many milliseconds the event store has refused what was to be stored; none while it stores.
+    pub store_refused_ms: Option<u64>,
     /// Calls are refused, because another process may have the sessions by now.
     pub is_refusing: bool,
     /// A drain has begun, or the engine is closed.
@@ -47,7 +49,7 @@ pub struct Health {
 impl Health {
     /// The event store.
     pub fn store(&self) -> Condition {
-        match (self.is_refusing, self.store_away_ms) {
+        match (self.is_refusing, self.store_away_ms.or(self.store_refused_ms)) {
             (true, _) => Condition::Unavailable,
             (false, Some(_)) => Condition::Degraded,
             (false, None) => Condition::Ok,
@@ -78,6 +80,7 @@ impl Health {
     pub fn of_all(all: impl IntoIterator<Item = Self>) -> Self {
         all.into_iter().fold(Self::default(), |one, other| Self {
             store_away_ms: one.store_away_ms.max(other.store_away_ms),
+            store_refused_ms: one.store_refused_ms.max(other.store_refused_ms),
             is_refusing: one.is_refusing || other.is_refusing,
             is_draining: one.is_draining || other.is_draining,
             waiting_bytes: one.waiting_bytes + other.waiting_bytes,
@@ -88,10 +91,14 @@ impl Health {
     /// As JSON, the same in every language.
     pub fn to_json(&self) -> String {
         let mut json = format!(r#"{{"status":"{}""#, self.status().as_str());
-        let (away_ms, refusing) = (self.store_away_ms.unwrap_or_default(), self.is_refusing);
+        let (away_ms, refused_ms) = (self.store_away_ms.unwrap_or(0), self.store_refused_ms.unwrap_or(0));
+        let refusing = self.is_refusing;
         let (store, drain, waiting) = (self.store().as_str(), self.drain().as_str(), self.waiting().as_str());
         // Writing into a String does not fail.
-        let _ = write!(json, r#","store":{{"status":"{store}","away_ms":{away_ms},"refusing":{refusing}}}"#);
+        let _ = write!(
+            json,
+            r#","store":{{"status":"{store}","away_ms":{away_ms},"refused_ms":{refused_ms},"refusing":{refusing}}}"#
+        );
         let _ = write!(json, r#","drain":{{"status":"{drain}","draining":{}}}"#, self.is_draining);
         let _ = write!(json, r#","waiting":{{"status":"{waiting}","bytes":{}}}}}"#, self.waiting_bytes);
         json
@@ -107,6 +114,7 @@ impl Engine {
         }
         Health {
             store_away_ms: shared.store.away_ms(),
+            store_refused_ms: shared.store.refused_ms(),
             is_refusing: shared.store.is_cut_off(),
             is_draining: lock(&shared.draining).is_some(),
             waiting_bytes: shared.unanswered.load(Ordering::Relaxed),
@@ -127,6 +135,7 @@ mod tests {
         for (health, status, http) in [
             (Health::default(), "ok", 200),
             (away, "degraded", 200),
+            (Health { store_refused_ms: Some(1), ..Health::default() }, "degraded", 200),
             (refusing, "unavailable", 503),
             (draining, "unavailable", 503),
             (Health { is_behind: true, ..Health::default() }, "unavailable", 503),
@@ -137,7 +146,7 @@ mod tests {
         assert_eq!(all, away);
         assert_eq!(
             all.to_json(),
-            r#"{"status":"degraded","store":{"status":"degraded","away_ms":700,"refusing":false},"drain":{"status":"ok","draining":false},"waiting":{"status":"ok","bytes":3}}"#
+            r#"{"status":"degraded","store":{"status":"degraded","away_ms":700,"refused_ms":0,"refusing":false},"drain":{"status":"ok","draining":false},"waiting":{"status":"ok","bytes":3}}"#
         );
     }
 }

@@ -32,7 +32,8 @@ impl Change<'_> {
             Output::Unstored { token, seq, kind } => {
                 Counters::add(&counters.events_unstored, 1);
                 let error = self.state.errors.remove(&nonce).unwrap_or(StoreError::Gone);
-                if kind.is_response() && self.is_handed_over(nonce) {
+                let is_handed_over = kind.is_response() && self.is_handed_over(nonce);
+                if is_handed_over {
                     log_later!(self, WARN, of nonce, [error = error.clone()], %error,
                         "response not stored: its client gets it once, and cannot resume it");
                 } else {
@@ -46,6 +47,7 @@ impl Change<'_> {
                     StoreError::TooLarge { bytes, max } => SynthesizedEnd::TooLarge { bytes, max },
                     _ => SynthesizedEnd::Unstored,
                 };
+                let end = (end, is_handed_over);
                 self.state.session.unstored(self.now, nonce, (token, seq, kind), end, &mut self.steps);
                 self.effects.results.push((
                     nonce,

@@ -4,8 +4,9 @@ use crate::Ms;
 use crate::engine::lines::{Later, shown};
 use crate::engine::sessions::cell::Cell;
 use crate::engine::sessions::change::Change;
+use crate::engine::shared::Shared;
 use crate::exchange::Admission;
-use crate::protocol::{Refusal, RequestId, StreamNonce};
+use crate::protocol::{Envelope, Refusal, RequestId, StreamNonce};
 use crate::repeats::{BURST, Bounded};
 use crate::session::{Asked, Outcome, Record, SynthesizedEnd, Weight};
 use crate::sync::Arc;
@@ -51,10 +52,10 @@ impl Change<'_> {
         self.note_ended(&record);
         self.observe_call(&record, duration_ms);
         let shared = &self.cell.shared;
-        if record.outcome == Outcome::Result && !shared.options.log_calls {
-            // Only the live page, or an observer, had it kept.
-            let is_wanted = shared.is_observed() || shared.live.is_watched(self.now);
-            return self.state.session.record_results(is_wanted);
+        if record.outcome == Outcome::Result {
+            // The live page, or an observer, may have had it kept.
+            let is_wanted = shared.options.log_calls || shared.is_observed() || shared.live.is_watched(self.now);
+            self.state.session.record_results(is_wanted);
         }
         let of = Of {
             session: Arc::clone(&self.cell.name),
@@ -62,23 +63,42 @@ impl Change<'_> {
             user: self.state.user.as_ref().map(|user| user.name.clone()),
             duration_ms,
         };
-        self.effects.lines.extend(later(of, record, self.cell.shared.options.log_calls));
+        self.effects.lines.extend(later(shared, of, record));
     }
+
+    /// Calls are refused before they have begun.
+    pub(crate) fn note_refused(&mut self, calls: impl IntoIterator<Item = (RequestId, Asked)>, refusal: &Refusal) {
+        for (id, asked) in calls {
+            self.log_record(Box::new(Record::refused(id, asked, refusal.reason.cause())));
+        }
+    }
+
+    /// A call of another process is cancelled before it has begun.
+    pub(crate) fn note_cancelled_posted(&mut self, (id, asked): (RequestId, Asked)) {
+        let (outcome, cause) = (Outcome::Cancelled, None);
+        self.log_record(Box::new(Record { outcome, cause, ..Record::refused(id, asked, "") }));
+    }
+}
+
+/// The requests of a message, and what they ask for.
+pub(crate) fn calls(envelopes: &[Envelope], requests: &[RequestId]) -> Vec<(RequestId, Asked)> {
+    requests.iter().map(|id| (id.clone(), Asked::of_request(envelopes, id))).collect()
 }
 
 impl Cell {
     /// A call is refused before it has begun.
     pub(crate) fn note_refused(&self, admission: &Admission, refusal: &Refusal) {
-        self.change_or((), |change| {
-            for id in &*admission.requests() {
-                let asked = Asked::of_request(admission.envelopes(), id);
-                change.log_record(Box::new(Record::refused(id.clone(), asked, refusal.reason.cause())));
-            }
-        });
+        let calls = calls(admission.envelopes(), &admission.requests());
+        self.change_or((), |change| change.note_refused(calls, refusal));
     }
 }
 
-pub(crate) fn later(of: Of, record: Box<Record>, is_every: bool) -> Option<Later> {
+/// The line of a call that has had its end, if it has one.
+pub(crate) fn later(shared: &Shared, of: Of, record: Box<Record>) -> Option<Later> {
+    let is_every = shared.options.log_calls;
+    if record.outcome.weight() == Weight::Well && !is_every {
+        return None;
+    }
     let level = match record.outcome.weight() {
         Weight::Well | Weight::Told => tracing::Level::INFO,
         Weight::Lost => tracing::Level::WARN,

@@ -151,14 +151,14 @@ impl Session {
         self.settle_question(&oldest)
     }
 
-    /// The store did not take an event. A response gets `end` in its place (F-59); the positions
-    /// behind it move up.
+    /// The store did not take an event. A response gets `end` in its place (F-59), unless it was handed over; the
+    /// positions behind it move up.
     pub fn unstored(
         &mut self,
         now: Ms,
         nonce: StreamNonce,
         (token, seq, kind): (u64, Seq, EventKind),
-        end: SynthesizedEnd,
+        (end, is_handed_over): (SynthesizedEnd, bool),
         out: &mut Steps,
     ) {
         self.questions.retain(|_, question| {
@@ -174,7 +174,7 @@ impl Session {
         if kind.is_response() {
             let failed = stream.requests.fail_answered(token, end);
             if !failed.is_empty() {
-                self.note_ends(nonce, failed, end);
+                self.note_ends(nonce, failed, (end, is_handed_over));
                 self.end_failed(now, nonce, out);
             }
         }

@@ -332,7 +332,7 @@ impl Session {
         let Some(stream) = self.streams.get_mut(&nonce) else { return false };
         self.in_flight.remove(id);
         let failed = stream.requests.fail(id, end);
-        self.note_ends(nonce, failed, end);
+        self.note_ends(nonce, failed, (end, false));
         self.end_failed(now, nonce, out);
         true
     }
@@ -349,14 +349,17 @@ impl Session {
         }
     }
 
-    /// Requests of a stream have got this end.
+    /// Requests of a stream have got this end. `is_handed_over` says that a reader has the response all the same.
     pub(super) fn note_ends(
         &mut self,
         nonce: StreamNonce,
         failed: impl IntoIterator<Item = (RequestId, Asked)>,
-        end: SynthesizedEnd,
+        (end, is_handed_over): (SynthesizedEnd, bool),
     ) {
-        let (outcome, message) = (self.outcome(end), end.message());
+        let (outcome, mut message) = (self.outcome(end), end.message());
+        if is_handed_over {
+            message += ": it went once to the client that was connected";
+        }
         let Some(stream) = self.streams.get(&nonce) else { return };
         for (id, asked) in failed {
             // The end of a session has a reason of its own.
@@ -424,7 +427,7 @@ impl Session {
             self.in_flight.remove(id);
         }
         let failed = stream.requests.fail_open(end);
-        self.note_ends(nonce, failed, end);
+        self.note_ends(nonce, failed, (end, false));
         self.end_failed(now, nonce, out);
     }
 

@@ -46,6 +46,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the store as a whole does not take what is to be stored, and not this event or session alone.
+    pub(crate) fn is_of_all(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::Failed(_))
+    }
+
     /// The code of the error, the same in every language.
     pub fn code(&self) -> ErrorCode {
         match self {

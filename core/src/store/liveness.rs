@@ -5,6 +5,7 @@
 //! look at the count, and an owner is lost when it stood still for long enough in what they saw.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,8 +18,9 @@ const KEPT: u64 = 1_000;
 const SLOWEST_BEAT_MS: u64 = 1_000;
 /// A sign whose answer is late by so much shows that the store is away.
 const LATE_MS: u64 = 750;
-/// A store that fails for less time is not away: a connection broke, and the next one was made.
-const AWAY_AFTER: Duration = Duration::from_millis(500);
+/// A store that fails for less time is not away: a connection broke, and the next one was made. One that refuses for less time
+/// has met something that it does not take.
+const TROUBLE_AFTER: Duration = Duration::from_millis(500);
 
 /// The pause between two beats of an owner.
 pub fn beat_ms(owner_lost_ms: u64) -> u64 {
@@ -31,24 +33,18 @@ pub fn next_beat(given: Instant, pause: Duration) -> Instant {
     given + pause
 }
 
-/// Whether a store is reached: the log has a line when it goes away, and one when it is back.
+/// Whether a store is reached, and whether it takes what is written: the log has a line when either ends, and one when it is
+/// so again.
 #[derive(Debug, Default)]
 pub struct Reach {
-    /// So that a store that is there costs nothing.
-    fails: AtomicBool,
-    away: Mutex<Away>,
-}
-
-#[derive(Debug, Default)]
-struct Away {
-    since: Option<Instant>,
-    is_told: bool,
+    away: Trouble,
+    refusing: Trouble,
 }
 
 impl Reach {
     /// The store was not reached, or refuses everything.
     pub fn lost(&self, why: &str) {
-        if self.lost_at(Instant::now()) {
+        if self.away.seen_at(Instant::now()) {
             tracing::warn!(
                 target: "tailrope", error = why,
                 "the event store is away: calls go on and their events wait, and if that lasts, further calls are refused"
@@ -56,45 +52,97 @@ impl Reach {
         }
     }
 
-    /// Whether the log is to say so.
-    fn lost_at(&self, now: Instant) -> bool {
-        self.fails.store(true, Ordering::Relaxed);
-        let mut away = self.lock();
-        let since = *away.since.get_or_insert(now);
-        now.saturating_duration_since(since) >= AWAY_AFTER && !std::mem::replace(&mut away.is_told, true)
-    }
-
     /// The store was reached.
     pub fn back(&self) {
-        if !self.fails.load(Ordering::Relaxed) {
-            return;
-        }
-        if let Some(away_ms) = self.back_at(Instant::now()) {
+        if let Some(away_ms) = self.away.over_at(Instant::now()) {
             let after_s = away_ms.div_ceil(1_000);
             tracing::warn!(target: "tailrope", away_ms, "the event store is back after {after_s} s");
         }
     }
 
-    /// For how long it was away, if the log has said that it is.
-    fn back_at(&self, now: Instant) -> Option<u64> {
-        let mut state = self.lock();
-        self.fails.store(false, Ordering::Relaxed);
-        let Away { since, is_told } = std::mem::take(&mut *state);
-        since.filter(|_| is_told).map(|since| ms(now.saturating_duration_since(since)))
+    /// The store has answered, and did not take what was to be stored.
+    pub fn refused(&self, why: &dyn fmt::Display) {
+        if self.refused_at(Instant::now()) {
+            tracing::warn!(
+                target: "tailrope", error = %why,
+                "the event store refuses what is to be stored: calls go on, their progress fails, and their results go once to the clients that are connected"
+            );
+        }
+    }
+
+    /// Whether the log is to say so. Where the store is away it says that.
+    fn refused_at(&self, now: Instant) -> bool {
+        self.away.lasts_at(now).is_none() && self.refusing.seen_at(now)
+    }
+
+    /// The store has stored something, or has room again.
+    pub fn stored(&self) {
+        if let Some(refused_ms) = self.refusing.over_at(Instant::now()) {
+            let after_s = refused_ms.div_ceil(1_000);
+            tracing::warn!(target: "tailrope", refused_ms, "the event store stores again after {after_s} s");
+        }
     }
 
     /// See [`EventStore::away_ms`](super::EventStore::away_ms).
     pub fn away_ms(&self) -> Option<u64> {
-        if self.fails.load(Ordering::Relaxed) { self.away_at(Instant::now()) } else { None }
+        self.away.lasts_at(Instant::now())
     }
 
-    fn away_at(&self, now: Instant) -> Option<u64> {
-        let away = now.saturating_duration_since(self.lock().since?);
-        (away >= AWAY_AFTER).then(|| ms(away))
+    /// See [`EventStore::refused_ms`](super::EventStore::refused_ms).
+    pub fn refused_ms(&self) -> Option<u64> {
+        self.refusing.is_told().then(|| self.refusing.lasts_at(Instant::now())).flatten()
+    }
+}
+
+/// Something that goes wrong for a while.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// So that a store that is well costs nothing.
+    is_there: AtomicBool,
+    spell: Mutex<Spell>,
+}
+
+#[derive(Debug, Default)]
+struct Spell {
+    since: Option<Instant>,
+    is_told: bool,
+}
+
+impl Trouble {
+    /// It went wrong. Whether the log is to say so.
+    fn seen_at(&self, now: Instant) -> bool {
+        self.is_there.store(true, Ordering::Relaxed);
+        let mut spell = self.lock();
+        let since = *spell.since.get_or_insert(now);
+        now.saturating_duration_since(since) >= TROUBLE_AFTER && !std::mem::replace(&mut spell.is_told, true)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Away> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    /// It went well. For how long it did not, if the log has said so.
+    fn over_at(&self, now: Instant) -> Option<u64> {
+        if !self.is_there.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut state = self.lock();
+        self.is_there.store(false, Ordering::Relaxed);
+        let Spell { since, is_told } = std::mem::take(&mut *state);
+        since.filter(|_| is_told).map(|since| ms(now.saturating_duration_since(since)))
+    }
+
+    /// For how long it has gone wrong.
+    fn lasts_at(&self, now: Instant) -> Option<u64> {
+        if !self.is_there.load(Ordering::Relaxed) {
+            return None;
+        }
+        let lasts = now.saturating_duration_since(self.lock().since?);
+        (lasts >= TROUBLE_AFTER).then(|| ms(lasts))
+    }
+
+    fn is_told(&self) -> bool {
+        self.is_there.load(Ordering::Relaxed) && self.lock().is_told
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Spell> {
+        self.spell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -245,23 +293,32 @@ mod tests {
         assert!(pulse.silent_at(pulse.opened + Duration::from_millis(1_999)).is_some());
         assert!(pulse.silent_at(pulse.opened + Duration::from_millis(beat_ms(LOST))).is_none(), "a sign in each pause");
         // One that refuses: the next sign fails, and the one after it.
-        assert!(Duration::from_millis(beat_ms(LOST)) + AWAY_AFTER < Duration::from_secs(2));
+        assert!(Duration::from_millis(beat_ms(LOST)) + TROUBLE_AFTER < Duration::from_secs(2));
     }
 
     #[test]
     fn a_store_that_fails_is_away_after_a_moment_and_each_outage_has_two_lines() {
+        let (away, now) = (Reach::default().away, Instant::now());
+        let at = |ms| now + Duration::from_millis(ms);
+        assert!(!away.seen_at(at(0)) && away.lasts_at(at(0)).is_none(), "a connection broke, and the next one is made");
+        assert_eq!(away.over_at(at(100)), None, "which is no outage");
+        assert!(!away.seen_at(at(1_000)) && !away.seen_at(at(1_400)));
+        assert_eq!(away.lasts_at(at(1_500)), Some(500));
+        assert_eq!([1_600, 2_000, 9_000].map(|ms| away.seen_at(at(ms))), [true, false, false]);
+        assert_eq!((away.lasts_at(at(9_000)), away.over_at(at(9_500))), (Some(8_000), Some(8_500)));
+        assert_eq!((away.lasts_at(at(9_600)), away.over_at(at(9_600))), (None, None));
+    }
+
+    #[test]
+    fn a_store_that_is_away_does_not_refuse_what_is_written() {
         let (reach, now) = (Reach::default(), Instant::now());
         let at = |ms| now + Duration::from_millis(ms);
-        assert!(
-            !reach.lost_at(at(0)) && reach.away_at(at(0)).is_none(),
-            "a connection broke, and the next one is made"
-        );
-        assert_eq!(reach.back_at(at(100)), None, "which is no outage");
-        assert!(!reach.lost_at(at(1_000)) && !reach.lost_at(at(1_400)));
-        assert_eq!(reach.away_at(at(1_500)), Some(500));
-        assert_eq!([1_600, 2_000, 9_000].map(|ms| reach.lost_at(at(ms))), [true, false, false]);
-        assert_eq!((reach.away_at(at(9_000)), reach.back_at(at(9_500))), (Some(8_000), Some(8_500)));
-        assert_eq!((reach.away_at(at(9_600)), reach.back_at(at(9_600))), (None, None));
+        assert_eq!([0, 400].map(|ms| reach.refused_at(at(ms))), [false, false]);
+        assert_eq!(reach.refused_ms(), None, "it may have been at fault itself");
+        assert_eq!([600, 700].map(|ms| reach.refused_at(at(ms))), [true, false], "it is told once");
+        assert_eq!(reach.refusing.over_at(at(900)), Some(900));
+        reach.away.seen_at(at(1_000));
+        assert_eq!([1_600, 9_000].map(|ms| reach.refused_at(at(ms))), [false, false], "its line says more");
     }
 
     #[test]

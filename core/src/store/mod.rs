@@ -139,6 +139,18 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Why the operation failed.
+    pub(crate) fn error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Done(result) => result.as_ref().err(),
+            Self::Held(result) => result.as_ref().err(),
+            Self::Attached(result) => result.as_ref().err(),
+            Self::Taken(result) => result.as_ref().err(),
+            Self::Withdrawn(result) => result.as_ref().err(),
+            Self::Page(result) => result.as_ref().err(),
+        }
+    }
+
     /// The operation failed.
     pub fn failed(operation: Operation, error: StoreError) -> Self {
         match operation {
@@ -347,6 +359,12 @@ pub trait EventStore: Send + Sync {
     /// For how many milliseconds the store has been away: it is not reached, or does not answer. None while it is there. The call
     /// does not wait for the store.
     fn away_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// For how many milliseconds the store has refused what was to be stored, though it is there: its disk is full, for example.
+    /// None while it stores. The call does not wait for the store.
+    fn refused_ms(&self) -> Option<u64> {
         None
     }
 

@@ -472,6 +472,10 @@ impl EventStore for SealedStore {
         self.inner.away_ms()
     }
 
+    fn refused_ms(&self) -> Option<u64> {
+        self.inner.refused_ms()
+    }
+
     fn namespace(&self) -> &str {
         self.inner.namespace()
     }

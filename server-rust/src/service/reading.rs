@@ -13,6 +13,7 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 /// Why a body was not read to its end.
 pub(crate) enum Unread {
     /// It has more bytes than may be read: what was read of it. Nothing, if middleware has found that out.
+    #[cfg_attr(not(feature = "front"), expect(dead_code, reason = "only the front passes it on"))]
     TooLarge(Bytes),
     /// For example, the sender left in the middle of the body (F-22).
     Failed(BoxError),

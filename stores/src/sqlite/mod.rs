@@ -132,7 +132,7 @@ fn open_with(path: &Path, options: &StoreOptions, room: Room) -> Result<SqliteSt
     let shared = || (Arc::clone(&mailbox), Arc::clone(&watching), Arc::clone(&context));
     let ((for_writer, ..), (for_reader, _, reads), (_, watched, looks)) = (shared(), shared(), shared());
     let backend = SqliteFile { usage: Arc::clone(&usage), watching, pulse };
-    let writer = Writer { file, context, beats, log, usage, is_more_over: false, has_no_room: None };
+    let writer = Writer { file, context, beats, log, usage, is_more_over: false, has_no_room: None, was_full: false };
     let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
         thread.map_err(|error| OpenError::new(&shown, format!("no thread for it: {error}")))
@@ -188,7 +188,39 @@ mod tests {
 
     use super::*;
     use tailrope_core::store::contract::{Caller, progress};
-    use tailrope_core::store::{EventStore as _, StoreError};
+    use tailrope_core::store::{EventStore, StoreError};
+
+    #[test]
+    fn a_disk_without_room_is_known_whether_or_not_anybody_writes() {
+        let folder = std::env::temp_dir().join(format!("tailrope-full-{}", std::process::id()));
+        // A process of the same id may have left it.
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let free = Arc::new(AtomicU64::new(u64::MAX));
+        let room = Arc::clone(&free);
+        let room: Room = Box::new(move || room.load(Ordering::SeqCst));
+        let store = open_with(&folder.join("a.db"), &StoreOptions::default(), room).unwrap();
+        let known = |is_refused: bool, meanwhile: &dyn Fn()| {
+            let until = std::time::Instant::now() + Duration::from_secs(60);
+            while store.refused_ms().is_some() != is_refused {
+                assert!(std::time::Instant::now() < until, "refused: {:?}", store.refused_ms());
+                meanwhile();
+            }
+        };
+        let idle = || std::thread::sleep(Duration::from_millis(10));
+        let caller = Caller::new(&store, Ms(0));
+        let log = caller.open("s", 1);
+        assert_eq!(store.refused_ms(), None);
+        for meanwhile in [&idle as &dyn Fn(), &|| drop(caller.append(&log, 1, &[progress("a")]))] {
+            free.store(0, Ordering::SeqCst);
+            known(true, meanwhile);
+            assert_eq!(store.away_ms(), None, "it is there");
+            free.store(u64::MAX, Ordering::SeqCst);
+            known(false, meanwhile);
+        }
+        drop(store);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn what_frees_room_has_some_left_on_a_full_disk() {

@@ -32,6 +32,8 @@ pub(super) struct Writer {
     pub(super) is_more_over: bool,
     /// When the disk was full, and the log could not be cut.
     pub(super) has_no_room: Option<Instant>,
+    /// The disk was full when it was looked at last.
+    pub(super) was_full: bool,
 }
 
 impl Writer {
@@ -68,6 +70,7 @@ impl Writer {
                 let done = self.with_room(|writer| writer.live(now));
                 if done.is_ok() {
                     mailbox.reach.back();
+                    self.look_for_room(mailbox);
                 }
                 beat_due = next_beat(if done.is_ok() { given } else { Instant::now() }, pause);
                 done
@@ -83,6 +86,16 @@ impl Writer {
         }
         if let Err(error) = self.file.with(|db, _| say_goodbye(db, &self.context)) {
             tracing::warn!(target: "tailrope", %error, "event store not closed properly");
+        }
+    }
+
+    /// Whether there is room is known before anybody writes.
+    fn look_for_room(&mut self, mailbox: &Mailbox) {
+        let was_full = std::mem::replace(&mut self.was_full, self.log.is_disk_full_for(0));
+        if self.was_full {
+            mailbox.reach.refused(&schema::DISK_FULL);
+        } else if was_full {
+            mailbox.reach.stored();
         }
     }
 
@@ -213,7 +226,7 @@ mod tests {
         let file = Link::open(open, move || schema::open_reader(&again)).unwrap();
         let (beats, (log, is_due)) = (Beats::new(context.owner_lost_ms), Log::new(room));
         let (context, usage) = (Arc::new(context), Arc::default());
-        (Writer { file, context, beats, log, usage, is_more_over: false, has_no_room: None }, is_due)
+        (Writer { file, context, beats, log, usage, is_more_over: false, has_no_room: None, was_full: false }, is_due)
     }
 
     #[test]

@@ -196,7 +196,7 @@ fn every_call_that_ends_badly_has_a_record_that_names_its_user_its_tool_and_why(
         called
     });
     assert!(fields["cause"].contains("larger than the 10 bytes"), "{fields:?}");
-    only(CallOutcome::StoreRefused, || {
+    let fields = only(CallOutcome::StoreRefused, || {
         let (bench, store) = slow(Options::default());
         let called = called_in(bench, NEW);
         called.bench.advance(20);
@@ -205,6 +205,18 @@ fn every_call_that_ends_badly_has_a_record_that_names_its_user_its_tool_and_why(
         assert!(store.answer(false), "the response waits for it");
         called
     });
+    assert_eq!(fields["cause"], "The response could not be stored: it went once to the client that was connected");
+    let fields = only(CallOutcome::StoreRefused, || {
+        let (bench, store) = slow(Options::default());
+        let mut called = called_in(bench, NEW);
+        called.bench.advance(20);
+        drop(called.connection.take());
+        store.set(true, false);
+        answer(&called.session, r#""result":{}"#);
+        assert!(store.answer(false), "the response waits for it");
+        called
+    });
+    assert_eq!(fields["cause"], "The response could not be stored");
 }
 
 #[test]

@@ -23,12 +23,13 @@ use crate::engine::connections::{Connection, Wake};
 use crate::engine::lines::log_later;
 use crate::engine::logs::following::FOLLOW_MS;
 use crate::engine::logs::reading::PAGE_EVENTS;
+use crate::engine::records::calls;
 use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::exchange::{Action, Admission, AnswerHead, Join, Relayed};
 use crate::protocol::{NotRelayed, Origin, Refusal, RequestId, StreamNonce};
-use crate::session::{About, SynthesizedEnd, TraceParent, refusal_payload, same_end};
+use crate::session::{About, SynthesizedEnd, TraceParent, same_end};
 use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, ReadLimit, RunningLog, StoreError, Ticket};
 use crate::stream::{Chain, ConnectionId, Seq};
 use crate::sync::Arc;
@@ -107,12 +108,12 @@ impl SessionHandle {
             let traced = relayed.headers().find(|(name, _)| *name == "traceparent");
             let about = About { requests, trace: traced.and_then(|(_, text)| TraceParent::parse(text)) };
             let message = Message { about: about.encode(), body: relayed.encode() };
-            let requests = about.requests;
+            let calls = calls(admission.envelopes(), &about.requests);
             let (message, due) = (Some(message), change.now + cell.shared.options.owner_lost_ms);
             let (stage, is_late, is_unsure) = (Stage::PostAgain, false, false);
             let pace = cell.shared.options.paces.of_call(admission.envelopes());
             let paced = pace.map(|call| call.pace.paced()).unwrap_or_default();
-            let relay = Relay { conn, what, requests, paced, message, is_unsure, due, is_late, stage, refusal };
+            let relay = Relay { conn, what, calls, paced, message, is_unsure, due, is_late, stage, refusal };
             change.state.relays.by_stream.insert(nonce, relay);
             change.post(nonce);
             Ok(conn)
@@ -260,6 +261,7 @@ impl Change<'_> {
     fn not_relayed(&mut self, nonce: StreamNonce, refusal: &Refusal) {
         if let Some(relay) = self.is_relayed(nonce) {
             self.refuse_relayed(relay.conn, refusal);
+            self.note_refused(relay.calls, refusal);
         }
     }
 
@@ -287,7 +289,7 @@ impl Change<'_> {
         let Some(relay) = self.state.relays.by_stream.get_mut(&nonce) else { return };
         relay.stage = Stage::Withdrawing;
         self.state.timers.clear(Reason::Relay(nonce));
-        let end = refusal_payload(&relay.requests, &relay.refusal);
+        let end = relay.end();
         self.withdraw(nonce, &end);
     }
 
@@ -313,23 +315,28 @@ impl Change<'_> {
         if is_withdrawn.is_none() && self.state.relays.by_stream.get(&nonce).is_some_and(is_asked) {
             return self.look_for_session(nonce);
         }
-        let Some(Relay { conn, what, refusal, message, is_unsure, .. }) = self.is_relayed(nonce) else { return };
+        let Some(Relay { conn, what, calls, refusal, message, is_unsure, .. }) = self.is_relayed(nonce) else { return };
         let was_lost = is_withdrawn.is_none() && message.is_none();
-        match (what, is_withdrawn) {
+        let refusal = match (what, is_withdrawn) {
             (What::Call, Some(false)) => {
                 // The call runs. If the answer has not begun, the connection has yet to read its log.
                 if self.is_unanswered(conn) {
                     self.resume_log(conn, Position { fresh: true, ..Position::start(nonce) });
                 }
+                return;
             }
-            (What::Message, Some(false)) => self.answer_relayed(conn, AnswerHead::accepted(self.cell.dialect)),
+            (What::Message, Some(false)) => {
+                return self.answer_relayed(conn, AnswerHead::accepted(self.cell.dialect));
+            }
             // The store had the message, or may have had it, and nothing of it is left: it may have run. The same holds
             // if one of two posts of a message without an answer is withdrawn.
             (What::Call | What::Message, None) | (What::Message, Some(true)) if is_unsure || was_lost => {
-                self.refuse_relayed(conn, &self.cell.dialect.wording.answer_unknown());
+                self.cell.dialect.wording.answer_unknown()
             }
-            _ => self.refuse_relayed(conn, &refusal),
-        }
+            _ => refusal,
+        };
+        self.refuse_relayed(conn, &refusal);
+        self.note_refused(calls, &refusal);
     }
 
     fn not_withdrawn(&mut self, nonce: StreamNonce, error: &StoreError) {
@@ -527,10 +534,12 @@ impl Change<'_> {
         for (nonce, relay) in std::mem::take(&mut self.state.relays.by_stream) {
             if self.is_unanswered(relay.conn) {
                 let ticket = self.cell.ticket_of_nobody(nonce, Operation::Withdraw);
-                let end = refusal_payload(&relay.requests, &relay.refusal);
+                let end = relay.end();
                 let _ = self.cell.shared.store.withdraw(self.now, &self.cell.key(nonce), &end, &ticket);
                 if is_kept {
-                    self.refuse_relayed(relay.conn, &self.cell.dialect.wording.answer_unknown());
+                    let refusal = self.cell.dialect.wording.answer_unknown();
+                    self.refuse_relayed(relay.conn, &refusal);
+                    self.note_refused(relay.calls, &refusal);
                 }
             }
         }

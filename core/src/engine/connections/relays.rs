@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+
 use crate::Ms;
 use crate::engine::sessions::timers::{Reason, Timers};
 use crate::protocol::{Refusal, RequestId, StreamNonce};
+use crate::session::{Asked, refusal_payload};
 use crate::store::{Message, Ticket};
 use crate::stream::{ConnectionId, Paced};
 
@@ -39,7 +42,8 @@ pub(crate) enum Stage {
 pub(crate) struct Relay {
     pub(crate) conn: ConnectionId,
     pub(crate) what: What,
-    pub(crate) requests: Vec<RequestId>,
+    /// The requests of a call, and what they ask for.
+    pub(crate) calls: Vec<(RequestId, Asked)>,
     /// How calls of its tool are paced here, until the owner has begun the call and says how.
     pub(crate) paced: Paced,
     /// The message, until the store has it.
@@ -53,6 +57,14 @@ pub(crate) struct Relay {
     pub(crate) stage: Stage,
     /// What a client that was sent nothing is told if the message does not begin.
     pub(crate) refusal: Refusal,
+}
+
+impl Relay {
+    /// What its log is ended with if the message does not begin.
+    pub(crate) fn end(&self) -> Bytes {
+        let requests: Vec<_> = self.calls.iter().map(|(id, _)| id.clone()).collect();
+        refusal_payload(&requests, &self.refusal)
+    }
 }
 
 /// The messages of a session that are on their way.

@@ -216,6 +216,10 @@ fn running(stream: &Stream, is_of_another: bool, read: Read) -> Option<&RequestI
 }
 
 impl CallRow {
+    pub(super) fn stream(&self) -> Option<StreamNonce> {
+        self.nonce
+    }
+
     pub(super) fn to_json(&self, now: Ms, trails: &mut Trails) -> Value {
         if let (Read::Connected(conn), Some(nonce)) = (self.read, self.nonce) {
             trails.has_connection(nonce, conn);
@@ -234,6 +238,10 @@ impl CallRow {
 }
 
 impl SessionRow {
+    pub(super) fn stream(&self) -> Option<StreamNonce> {
+        self.standalone.map(|(nonce, _)| nonce)
+    }
+
     pub(super) fn to_json(&self, now: Ms, trails: &mut Trails) -> Value {
         if let Some((nonce, Read::Connected(conn))) = self.standalone {
             trails.has_connection(nonce, conn);
@@ -304,7 +312,7 @@ fn add_stream(row: &mut Value, now: Ms, nonce: Option<StreamNonce>, counts: Coun
 }
 
 /// Connections as `[begin, end, why, is a resume]`, in milliseconds before now.
-fn spans(now: Ms, trail: &Trail) -> Value {
+pub(super) fn spans(now: Ms, trail: &Trail) -> Value {
     let span = |span: &super::trails::Span| {
         let (end, why) = span.end.map_or((None, None), |(at, why)| (Some(now.since(at)), Some(why)));
         json!([now.since(span.from), end, why, u8::from(span.is_resume)])

@@ -1,14 +1,16 @@
 //! One snapshot of an engine, as JSON: bounded, however many sessions there are.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::Ms;
 use crate::engine::Engine;
 use crate::engine::live::WATCH_MS;
-use crate::engine::live::rows::{Newest, Reads, Rows, task_json};
+use crate::engine::live::rows::{CallRow, Newest, Reads, Rows, SessionRow, spans, task_json};
 use crate::engine::live::trails::Trails;
 use crate::engine::shared::{Shared, lock};
-use crate::protocol::hex;
+use crate::protocol::{StreamNonce, hex};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -48,6 +50,11 @@ impl Engine {
         let ((calls, all_calls), (sessions, all_sessions), (tasks, all_tasks)) =
             (calls.take(), sessions.take(), tasks.take());
         let mut trails = lock(&shared.live.trails);
+        let of_rows = calls.iter().filter_map(CallRow::stream).chain(sessions.iter().filter_map(SessionRow::stream));
+        let of_ended = trails.all_ended().into_iter().filter_map(|ended| ended.record.stream);
+        let shown: HashSet<StreamNonce> = of_rows.chain(of_ended).collect();
+        let others: Map<String, Value> =
+            trails.others(&shown).map(|(nonce, trail)| (nonce.hex(), spans(now, trail))).collect();
         let snapshot = serde_json::json!({
             "id": trails.id(shared),
             "pid": std::process::id(),
@@ -62,6 +69,7 @@ impl Engine {
             "ended": trails.all_ended().into_iter().map(|ended| ended.to_json(now, &trails)).collect::<Vec<_>>(),
             "sessions": sessions.iter().map(|row| row.to_json(now, &mut trails)).collect::<Vec<_>>(),
             "all_sessions": all_sessions,
+            "others": others,
             "tasks": tasks.iter().map(|task| task_json(task, now, unix_ms)).collect::<Vec<_>>(),
             "all_tasks": all_tasks,
         });

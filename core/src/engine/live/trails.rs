@@ -1,6 +1,6 @@
 //! What happened to streams lately: bounded, and the same for each stream.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use crate::Ms;
 use crate::engine::live::Note;
@@ -17,6 +17,8 @@ const MAX_SPANS: usize = 24;
 const MAX_GAPS: usize = 8;
 /// Calls that are remembered after their end: those that ended well, and as many others.
 const MAX_ENDED: usize = 60;
+/// Streams that are shown though no row is theirs.
+const MAX_OTHERS: usize = 60;
 
 /// A connection of a stream.
 pub(super) struct Span {
@@ -115,6 +117,12 @@ impl Trails {
         if let Some(trail) = forgotten.and_then(|nonce| self.by_stream.remove(&nonce)) {
             self.order.remove(&trail.number);
         }
+    }
+
+    /// The newest streams that no row shows: they are read here, and other processes run their calls.
+    pub(super) fn others(&self, shown: &HashSet<StreamNonce>) -> impl Iterator<Item = (StreamNonce, &Trail)> {
+        let newest = self.order.values().rev().filter(|nonce| !shown.contains(nonce)).take(MAX_OTHERS);
+        newest.filter_map(|nonce| Some((*nonce, self.of(*nonce)?)))
     }
 
     /// The calls that have had their end, the last ones first.

@@ -41,12 +41,12 @@ impl Posted {
 
     /// The handlers have been given a message that gets no answer.
     pub fn done(&self) {
-        self.cell.done_posted(self.nonce, self.relayed.method());
+        self.cell.done_posted(self.nonce, &self.relayed);
     }
 
     /// Refuses the request: this is its end.
     pub fn refuse(&self, refusal: &Refusal) {
-        self.cell.refuse_posted(self.nonce, refusal);
+        self.cell.refuse_posted(self.nonce, &self.relayed, refusal);
     }
 }
 

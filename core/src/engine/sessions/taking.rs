@@ -5,20 +5,21 @@
 //! message that was taken becomes something that the host begins, or gets an end. Nothing begins twice: a copy that
 //! comes late finds its log, or its name among the messages that were taken last.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
 use crate::engine::lines::log_later;
 use crate::engine::logs::log::Write;
+use crate::engine::records::calls;
 use crate::engine::sessions::cell::{Cell, SESSION};
 use crate::engine::sessions::change::Change;
 use crate::engine::sessions::timers::Reason;
 use crate::engine::sessions::{Posted, SessionHandle};
 use crate::engine::stats::Counters;
 use crate::exchange::{Admission, Relayed, RelayedMethod};
-use crate::protocol::{Envelope, NotRelayed, Refusal, RequestId, StreamNonce};
-use crate::session::{About, Call, SynthesizedEnd, refusal_payload, same_end};
+use crate::protocol::{Envelope, NotRelayed, Refusal, RequestId, StreamNonce, jsonrpc};
+use crate::session::{About, Asked, Call, SynthesizedEnd, refusal_payload, same_end};
 use crate::store::{Answer, Append, Mail, Operation, StoreError};
 use crate::stream::{Chain, Input};
 use crate::sync::Arc;
@@ -65,19 +66,20 @@ impl Cell {
             let Some(requests) = change.state.inbox.unsettled.remove(&nonce) else { return false };
             if change.state.inbox.is_cancelled(change.now, &requests) {
                 change.end_posted(nonce, &requests, same_end(&requests, SynthesizedEnd::Cancelled));
+                calls(admission.envelopes(), &requests).into_iter().for_each(|call| change.note_cancelled_posted(call));
                 return false;
             }
             let opened = change.open_posted(nonce, &requests, admission);
             if let Err(refusal) = &opened {
-                change.end_posted(nonce, &requests, refusal_payload(&requests, refusal));
+                change.refuse_posted(nonce, calls(admission.envelopes(), &requests), refusal);
             }
             opened.is_ok()
         })
     }
 
     /// The host has begun a message that gets no answer: its log is dropped.
-    pub(crate) fn done_posted(&self, nonce: StreamNonce, method: RelayedMethod) {
-        self.change_or((), |change| match (change.state.inbox.unsettled.remove(&nonce), method) {
+    pub(crate) fn done_posted(&self, nonce: StreamNonce, relayed: &Relayed) {
+        self.change_or((), |change| match (change.state.inbox.unsettled.remove(&nonce), relayed.method()) {
             (None, _) => {}
             (Some(requests), RelayedMethod::Post) if requests.is_empty() => {
                 self.shared.store.drop_stream(&self.key(nonce), change.state.epoch);
@@ -85,19 +87,25 @@ impl Cell {
             // A call or a DELETE: its sender waits for more than that.
             (Some(requests), _) => {
                 let refusal = self.dialect.wording.not_relayed(NotRelayed::NotServed);
-                change.end_posted(nonce, &requests, refusal_payload(&requests, &refusal));
+                change.refuse_posted(nonce, calls_of(relayed, requests), &refusal);
             }
         });
     }
 
     /// The host does not take a message.
-    pub(crate) fn refuse_posted(&self, nonce: StreamNonce, refusal: &Refusal) {
+    pub(crate) fn refuse_posted(&self, nonce: StreamNonce, relayed: &Relayed, refusal: &Refusal) {
         self.change_or((), |change| {
             if let Some(requests) = change.state.inbox.unsettled.remove(&nonce) {
-                change.end_posted(nonce, &requests, refusal_payload(&requests, refusal));
+                change.refuse_posted(nonce, calls_of(relayed, requests), refusal);
             }
         });
     }
+}
+
+/// What the requests of a message ask for, as far as it can be read.
+fn calls_of(relayed: &Relayed, requests: Vec<RequestId>) -> Vec<(RequestId, Asked)> {
+    let read = jsonrpc::read(relayed.body());
+    calls(read.as_ref().map_or(&[], |body| body.envelopes()), &requests)
 }
 
 impl Change<'_> {
@@ -205,7 +213,11 @@ impl Change<'_> {
             Err(refusal) => {
                 log_later!(self, WARN, of nonce, [why = refusal.message.clone()], why,
                     "request of another process refused");
-                self.end_posted(nonce, &requests, refusal_payload(&requests, &refusal));
+                let calls = match Relayed::decode(&message.body) {
+                    Ok(relayed) => calls_of(&relayed, requests),
+                    Err(_) => calls(&[], &requests),
+                };
+                self.refuse_posted(nonce, calls, &refusal);
             }
         }
     }
@@ -221,6 +233,14 @@ impl Change<'_> {
             return Err(wording.not_relayed(NotRelayed::NotServed));
         }
         Ok(relayed)
+    }
+
+    /// Ends the log of a message that does not begin, because it is refused here.
+    fn refuse_posted(&mut self, nonce: StreamNonce, calls: Vec<(RequestId, Asked)>, refusal: &Refusal) {
+        let requests: Vec<_> = calls.iter().map(|(id, _)| id.clone()).collect();
+        self.end_posted(nonce, &requests, refusal_payload(&requests, refusal));
+        self.cell.shared.counters.refused(refusal.reason);
+        self.note_refused(calls, refusal);
     }
 
     /// Ends the log of a message that does not begin.
@@ -267,12 +287,17 @@ impl Change<'_> {
     /// The session ends here: messages that have not begun will not begin. If their logs stay, they get an end that
     /// says so.
     pub(crate) fn end_inbox(&mut self) {
-        self.state.inbox.waiting.clear();
+        let waiting: BTreeMap<_, _> = std::mem::take(&mut self.state.inbox.waiting).into_iter().collect();
         self.state.timers.clear(Reason::Inbox);
         let is_kept = self.cell.keeps_logs.load(Ordering::SeqCst) && !self.state.is_fenced;
         for (nonce, requests) in std::mem::take(&mut self.state.inbox.unsettled) {
             if is_kept {
-                self.end_posted(nonce, &requests, refusal_payload(&requests, &self.cell.dialect.wording.closing()));
+                let calls = match waiting.get(&nonce) {
+                    Some(relayed) => calls_of(relayed, requests),
+                    // The host has it.
+                    None => calls(&[], &requests),
+                };
+                self.refuse_posted(nonce, calls, &self.cell.dialect.wording.closing());
             }
         }
     }

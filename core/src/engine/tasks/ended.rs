@@ -79,10 +79,7 @@ impl CallChange<'_> {
             let observation = measured(shared, &record, duration_ms, Some(Revision::V2026_07_28), None);
             self.effects.observed.push(observation);
         }
-        if outcome == Outcome::Result && !shared.options.log_calls {
-            return;
-        }
         let of = Of { session: Arc::clone(session), sdk, user: user.map(|user| user.name), duration_ms };
-        self.effects.lines.extend(later(of, Box::new(record), shared.options.log_calls));
+        self.effects.lines.extend(later(shared, of, Box::new(record)));
     }
 }

@@ -253,6 +253,8 @@ impl Mailbox {
     pub fn done(&self, mut batch: Vec<Op>, mut outcomes: Vec<Option<Outcome>>) {
         self.reach.back();
         believe_later(&batch, &mut outcomes);
+        let grown = batch.iter().zip(&outcomes).filter(|(op, _)| op.ask.grows());
+        self.note_stored(grown.filter_map(|(_, outcome)| outcome.as_ref().map(Outcome::error)));
         let mut state = self.lock();
         // Before the answers: what is asked because of them need not wait.
         state.mail.done(&batch);
@@ -279,7 +281,26 @@ impl Mailbox {
             Kind::Passes | Kind::Lasts => self.reach.lost(&fault.what),
             Kind::OfOne => {}
         }
+        self.note_stored(over.iter().filter(|(op, _)| op.ask.grows()).map(|(_, error)| Some(error)));
         self.tell_over(over);
+    }
+
+    /// What became of what was to be stored. A store that took some of it stores.
+    fn note_stored<'a>(&self, errors: impl Iterator<Item = Option<&'a StoreError>>) {
+        let mut refused = None;
+        for error in errors {
+            match error {
+                None => return self.reach.stored(),
+                Some(error) if error.is_of_all() => refused = Some(error),
+                Some(_) => {}
+            }
+        }
+        if let Some(error) = refused {
+            match error {
+                StoreError::Failed(what) => self.reach.refused(what),
+                error => self.reach.refused(error),
+            }
+        }
     }
 
     fn tell_over(&self, over: Vec<Over>) {

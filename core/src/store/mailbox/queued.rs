@@ -237,6 +237,10 @@ impl<B: Backend> EventStore for Queued<B> {
         self.mailbox.reach.away_ms().max(self.call(None, B::silent_ms))
     }
 
+    fn refused_ms(&self) -> Option<u64> {
+        self.mailbox.reach.refused_ms()
+    }
+
     fn namespace(&self) -> &str {
         self.call("", B::namespace)
     }

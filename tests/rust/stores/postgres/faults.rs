@@ -249,8 +249,11 @@ fn a_full_disk_fails_the_events_that_found_it_full() {
     assert!(error.to_string().contains("disk is full (53100)"), "{error}");
     assert_discreet(&error);
     assert_eq!(store.usage(), usage, "rule 7");
+    let refuses = || caller.append(&log, 2, &[sized(10)]).is_err() && store.refused_ms().is_some();
+    eventually("it is known to refuse", refuses);
     server.run(&format!("DROP TRIGGER refuse ON {}.event", namespace(&address)));
     eventually("F-58", || caller.append(&log, 2, &[sized(20)]).is_ok());
+    assert_eq!(store.refused_ms(), None);
     log.events.push(sized(20));
     log.assert_stored(&caller, 0, "F-58");
 }

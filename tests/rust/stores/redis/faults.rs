@@ -352,8 +352,12 @@ fn a_server_whose_memory_is_full_fails_the_event_and_answers_readers() {
     let refused = caller.append(&other, 1, &[sized(1)]);
     assert!(matches!(&refused, Err(StoreError::Failed(text)) if text.contains("memory is full")), "{refused:?}");
     assert_eq!(caller.log(&other), None, "nothing of it is there");
+    let refuses = || caller.append(&other, 1, &[sized(1)]).is_err() && store.refused_ms().is_some();
+    eventually("it is known to refuse", refuses);
+    assert_eq!(store.away_ms(), None, "and is there");
     server.say(&["CONFIG", "SET", "maxmemory", "100mb"]);
     caller.push(&mut log, &[sized(50_000)]);
+    assert_eq!(store.refused_ms(), None);
     log.assert_stored(&caller, 0, "I9");
 }
 
