@@ -226,8 +226,8 @@ async def test_f73_session_that_the_server_ended_is_not_polled(hosts: Hosts, cli
         await at.over()
         assert at.driver.errors(), at.story()
         await asyncio.sleep(QUIET_S)
-        # Two tries for each stream; the TypeScript client 1.x takes both for unfinished, and rmcp's asks again after longer and
-        # longer pauses.
+        # Two tries for each stream; the TypeScript client 1.x takes both for unfinished, and rmcp's asks again after
+        # longer and longer pauses.
         most = {"ts1": 5, "rmcp3": 6}.get(client, 3)
         assert len(at.tap.gets()) <= most, at.story()
         await at.host.open(gate)
