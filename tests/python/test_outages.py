@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,22 @@ class Redis:
             return there.connect_ex(("127.0.0.1", self.port)) == 0
 
 
-@pytest.mark.skipif("TAILROPE_TEST_REDIS" not in os.environ, reason="tests/services/with redis starts the servers")
-@pytest.mark.usefixtures("alone")
-async def test_an_outage_of_redis_is_in_health_in_the_counters_and_in_two_lines(tmp_path: Path, lines: Lines) -> None:
-    redis = Redis(tmp_path)
+@asynccontextmanager
+async def installed(folder: Path) -> AsyncIterator[Redis]:
+    """Servers of this process store their events in it."""
+    redis = Redis(folder)
     try:
         await until(redis.accepts)
         tailrope.install(store=f"redis://127.0.0.1:{redis.port}")
+        yield redis
+    finally:
+        redis.kill()
+
+
+@pytest.mark.skipif("TAILROPE_TEST_REDIS" not in os.environ, reason="tests/services/with redis starts the servers")
+@pytest.mark.usefixtures("alone")
+async def test_an_outage_of_redis_is_in_health_in_the_counters_and_in_two_lines(tmp_path: Path, lines: Lines) -> None:
+    async with installed(tmp_path) as redis:
         server = Server("outages", log_level="WARNING")
         async with serve(server.streamable_http_app()) as served:
             await open_session(f"http://127.0.0.1:{served.port}/mcp")
@@ -90,17 +100,12 @@ async def test_an_outage_of_redis_is_in_health_in_the_counters_and_in_two_lines(
                 "the event store is away",
                 "the event store is back",
             ], "of hints, of the store, and that it is back"
-    finally:
-        redis.kill()
 
 
 @pytest.mark.skipif("TAILROPE_TEST_REDIS" not in os.environ, reason="tests/services/with redis starts the servers")
 @pytest.mark.usefixtures("alone")
 async def test_a_store_without_room_is_in_health_and_in_two_lines(tmp_path: Path, lines: Lines) -> None:
-    redis = Redis(tmp_path)
-    try:
-        await until(redis.accepts)
-        tailrope.install(store=f"redis://127.0.0.1:{redis.port}")
+    async with installed(tmp_path) as redis:
         server: Any = Server("full", log_level="WARNING")
 
         @server.tool()
@@ -131,5 +136,3 @@ async def test_a_store_without_room_is_in_health_and_in_two_lines(tmp_path: Path
             "the event store refuses w",
             "the event store stores ag",
         ]
-    finally:
-        redis.kill()

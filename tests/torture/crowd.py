@@ -9,7 +9,7 @@ A rule that is broken fails: nothing is lost, repeated, out of order or cut wher
               interpreter for 20 ms at a time
     sigterm   a process with open streams is asked to end
     kill      of two processes at one port, with one store, one is killed
-    abuse     rude clients: abuse.py says what they do, and what hyper alone does is told beside it
+    abuse     rude clients, at the fronts and at hyper alone: abuse.py lists what they do
 
     .venv/mcp2/bin/python -m torture.crowd --clients 2000      (in tests/; `make torture-crowd`)
 """

@@ -9,6 +9,12 @@ import { withResolvers } from './with-resolvers.mjs';
 const PAGE_BYTES = 256 << 10;
 const MAX_TIMER_MS = 2 ** 31 - 1;
 export const EVENT_STREAM = 'text/event-stream';
+export const STREAM_HEADERS = {
+  'content-type': EVENT_STREAM,
+  'cache-control': 'no-cache, no-transform',
+  // Proxies that buffer would hold events back (W-030).
+  'x-accel-buffering': 'no',
+};
 // How an answer starts, one number.
 const STATUS = 0xffff;
 const CONTENT_TYPES = [undefined, EVENT_STREAM, 'application/json'];
@@ -59,10 +65,7 @@ export class Answer implements OpenAnswer, Waiter, SinkListener {
     }
     const contentType = CONTENT_TYPES[(head >> 16) & 3];
     if (contentType === EVENT_STREAM) {
-      headers['content-type'] = contentType;
-      headers['cache-control'] = 'no-cache, no-transform';
-      // Proxies that buffer would hold events back (W-030).
-      headers['x-accel-buffering'] = 'no';
+      Object.assign(headers, STREAM_HEADERS);
     } else if (contentType) {
       headers['content-type'] = contentType;
     }

@@ -190,9 +190,9 @@ mod tests {
     use tailrope_core::store::contract::{Caller, progress};
     use tailrope_core::store::{EventStore, StoreError};
 
-    #[test]
-    fn a_disk_without_room_is_known_whether_or_not_anybody_writes() {
-        let folder = std::env::temp_dir().join(format!("tailrope-full-{}", std::process::id()));
+    /// A store in a folder of its own, on a disk that has as many bytes free as the test says: at first more than it takes.
+    fn on_a_disk(name: &str) -> (SqliteStore, Arc<AtomicU64>, std::path::PathBuf) {
+        let folder = std::env::temp_dir().join(format!("tailrope-{name}-{}", std::process::id()));
         // A process of the same id may have left it.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -200,6 +200,12 @@ mod tests {
         let room = Arc::clone(&free);
         let room: Room = Box::new(move || room.load(Ordering::SeqCst));
         let store = open_with(&folder.join("a.db"), &StoreOptions::default(), room).unwrap();
+        (store, free, folder)
+    }
+
+    #[test]
+    fn a_disk_without_room_is_known_whether_or_not_anybody_writes() {
+        let (store, free, folder) = on_a_disk("full");
         let known = |is_refused: bool, meanwhile: &dyn Fn()| {
             let until = std::time::Instant::now() + Duration::from_secs(60);
             while store.refused_ms().is_some() != is_refused {
@@ -224,14 +230,7 @@ mod tests {
 
     #[test]
     fn what_frees_room_has_some_left_on_a_full_disk() {
-        let folder = std::env::temp_dir().join(format!("tailrope-reserve-{}", std::process::id()));
-        // A process of the same id may have left it.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        let free = Arc::new(AtomicU64::new(u64::MAX));
-        let room = Arc::clone(&free);
-        let room: Room = Box::new(move || room.load(Ordering::SeqCst));
-        let store = open_with(&folder.join("a.db"), &StoreOptions::default(), room).unwrap();
+        let (store, free, folder) = on_a_disk("reserve");
         let caller = Caller::new(&store, Ms(0));
         let (mut log, other) = (caller.open("s", 1), caller.open("s", 2));
         caller.push(&mut log, &[progress("a")]);

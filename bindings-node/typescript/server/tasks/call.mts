@@ -1,7 +1,7 @@
 // A call that may become a task: does what the engine says, and tells it what comes of that.
 import type { TaskCall as NativeCall, Refusal, TaskStep } from '../../native.mjs';
 import type { Runtime, Waiter } from '../../runtime.mjs';
-import { EVENT_STREAM } from '../answer.mjs';
+import { STREAM_HEADERS } from '../answer.mjs';
 import type { Sink } from '../exchange.mjs';
 import { headersOf, JSON_HEADERS } from '../refusal.mjs';
 import type { FetchHandler } from '../sdk.mjs';
@@ -22,13 +22,6 @@ export interface CallContext {
   /** The answer to a call that is not served any more. */
   internal(): Refusal;
 }
-
-const STREAM_HEADERS = {
-  'content-type': EVENT_STREAM,
-  'cache-control': 'no-cache, no-transform',
-  // Proxies that buffer would hold events back (W-030).
-  'x-accel-buffering': 'no',
-};
 
 const RUN = Symbol('tailrope.run');
 
