@@ -93,6 +93,8 @@ struct Link {
     /// A connection has ended.
     ended: Arc<Notify>,
     client: Option<Arc<Client>>,
+    /// The server behind it refuses what another one may do. It answers questions until there is another connection.
+    is_refused: bool,
     /// Why there is none.
     why: Fault,
     pause: Duration,
@@ -100,15 +102,22 @@ struct Link {
     due: Instant,
 }
 
+impl Link {
+    fn is_of(&self, client: &Arc<Client>) -> bool {
+        self.client.as_ref().is_some_and(|known| Arc::ptr_eq(known, client))
+    }
+}
+
 impl SharedLink {
     /// One whose notifications somebody takes, if `heard` is there.
     pub(super) fn new(server: Server, heard: Option<Heard>) -> Self {
         let (ended, why) = (Arc::default(), passing("it was not connected", false));
         let (pause, due) = (SHORTEST, Instant::now());
-        Self(Arc::new(tokio::sync::Mutex::new(Link { server, heard, ended, client: None, why, pause, due })))
+        let (client, is_refused) = (None, false);
+        Self(Arc::new(tokio::sync::Mutex::new(Link { server, heard, ended, client, is_refused, why, pause, due })))
     }
 
-    /// Asks something over the connection. One that is of no use any more is given up.
+    /// Asks something over the connection. One that does not answer is given up.
     ///
     /// # Errors
     /// What went wrong. What takes longer than `limit` may be done all the same; where several things were asked
@@ -118,35 +127,39 @@ impl SharedLink {
         A: Future<Output = Result<T, Error>>,
     {
         let client = self.client().await?;
-        let fault = match tokio::time::timeout(limit, what(Arc::clone(&client))).await {
-            Ok(Ok(found)) => return Ok(found),
+        match tokio::time::timeout(limit, what(Arc::clone(&client))).await {
+            Ok(Ok(answer)) => Ok(answer),
             // Somebody else has given the connection up, with all that was asked over it.
             Ok(Err(error)) if error.code() == Some(&SqlState::QUERY_CANCELED) && !self.is_of(&client).await => {
-                return Err(passing("the connection was given up", true));
+                Err(passing("the connection was given up", true))
             }
-            Ok(Err(error)) => fault(&error),
-            Err(_) => Fault { kind: Kind::OfOne, ..passing("the server did not answer in time", true) },
-        };
-        if fault.was_sent {
-            self.give_up(&client, &fault).await;
+            Ok(Err(error)) => {
+                let fault = fault(&error);
+                if fault.was_sent {
+                    self.refused(&client, &fault).await;
+                }
+                Err(fault)
+            }
+            Err(_) => {
+                let fault = Fault { kind: Kind::OfOne, ..passing("the server did not answer in time", true) };
+                self.give_up(&client, &fault).await;
+                Err(fault)
+            }
         }
-        Err(fault)
     }
 
-    /// The connection. It is made where there is none, unless that was tried a moment ago.
+    /// The connection. Another one is made where there is none, or the server refuses, unless that was tried a moment ago.
     pub(super) async fn client(&self) -> Result<Arc<Client>, Fault> {
         let mut link = self.0.lock().await;
-        if let Some(client) = link.client.as_ref().filter(|client| !client.is_closed()) {
-            return Ok(Arc::clone(client));
-        }
-        if Instant::now() < link.due {
-            return Err(link.why.clone());
+        let open = link.client.clone().filter(|client| !client.is_closed());
+        if (open.is_some() && !link.is_refused) || Instant::now() < link.due {
+            return open.ok_or_else(|| link.why.clone());
         }
         let connected = connect(&link.server, link.heard.clone(), Arc::clone(&link.ended)).await;
         link.due = Instant::now() + link.pause;
         match connected {
             Ok(client) => {
-                link.pause = SHORTEST;
+                (link.pause, link.is_refused) = (SHORTEST, false);
                 let client = Arc::new(client);
                 link.client = Some(Arc::clone(&client));
                 Ok(client)
@@ -154,14 +167,23 @@ impl SharedLink {
             Err(fault) => {
                 link.why = passing(fault.what, false);
                 link.pause = (link.pause * 2).min(LONGEST);
-                Err(link.why.clone())
+                open.ok_or_else(|| link.why.clone())
             }
         }
     }
 
     /// Whether this is the connection, and nobody has given it up.
     async fn is_of(&self, client: &Arc<Client>) -> bool {
-        self.0.lock().await.client.as_ref().is_some_and(|known| Arc::ptr_eq(known, client))
+        self.0.lock().await.is_of(client)
+    }
+
+    /// The server refused something, and another connection may lead elsewhere. What else is asked over this one goes on.
+    async fn refused(&self, client: &Arc<Client>, fault: &Fault) {
+        let mut link = self.0.lock().await;
+        if link.is_of(client) {
+            link.is_refused = true;
+            link.why = passing(fault.what.clone(), false);
+        }
     }
 
     /// Lets a connection go, and asks the server to stop what it does.

@@ -235,6 +235,23 @@ fn a_server_that_cannot_be_written_harms_the_events_of_that_while() {
 }
 
 #[test]
+fn refused_signs_of_life_harm_no_read() {
+    let database = Database::new();
+    // Sixteen signs of life in 10 ms, as long as they are refused.
+    let options = StoreOptions { owner_lost_ms: 40, ..StoreOptions::default() };
+    let store = at(&database.address("&timeout_ms=4000"), &options);
+    let caller = Caller::new(&store, Ms(0));
+    let mut log = caller.open("s", 1);
+    caller.push(&mut log, &[sized(10)]);
+    database.administrator.run(&format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name));
+    database.see_connections_end();
+    eventually("it sees the refusals", || store.is_cut_off());
+    for _ in 0..200 {
+        log.assert_stored(&caller, 0, "F-58");
+    }
+}
+
+#[test]
 fn a_full_disk_fails_the_events_that_found_it_full() {
     let namespaces = Namespaces::direct();
     let address = namespaces.address();
