@@ -14,6 +14,7 @@ use tailrope_core::task::{self, Announcement, Ask, Declared, Input, Reply, Route
 use crate::admission::{JsBody, Refusal, body_bytes};
 use crate::connection::text_or_bytes;
 use crate::convert::{Result, number, payload};
+use crate::telemetry::{CallSpan, call_span};
 use crate::waiters::Waiters;
 
 /// The dialect of the SDK that knows the revision of tasks.
@@ -151,6 +152,12 @@ impl TaskCall {
     #[napi(getter)]
     pub fn body(&self) -> String {
         String::from_utf8_lossy(self.call.body()).into_owned()
+    }
+
+    /// What the span of the call is to say; nothing where nobody observes.
+    #[napi(catch_unwind)]
+    pub fn span(&self) -> Option<CallSpan> {
+        self.call.span().map(call_span)
     }
 
     /// The SDK's answer to a run begins.

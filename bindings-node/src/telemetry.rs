@@ -34,6 +34,7 @@ pub struct Observed {
 /// What the span of a call is to say that begins.
 #[napi(object, object_from_js = false)]
 pub struct CallSpan {
+    pub session: String,
     pub request: String,
     pub name: String,
     pub attributes: Attributes,
@@ -110,7 +111,8 @@ pub(crate) fn flush_others(env: &Env) {
 }
 
 pub(crate) fn call_span(span: engine::CallSpan) -> CallSpan {
-    CallSpan { request: span.request, name: span.name, attributes: attributes(span.attributes) }
+    let engine::CallSpan { session, request, name, attributes: all } = span;
+    CallSpan { session: (*session).to_owned(), request, name, attributes: attributes(all) }
 }
 
 fn told(observation: Observation) -> Observed {

@@ -60,6 +60,7 @@ export interface Observed {
 
 /** What the span of a call is to say that begins. */
 export interface CallSpan {
+  session: string;
   request: string;
   name: string;
   attributes: Record<string, string | number>;
@@ -409,6 +410,8 @@ export declare class TaskCall {
   get key(): number;
   /** What the SDK is given at first. */
   get body(): string;
+  /** What the span of the call is to say; nothing where nobody observes. */
+  span(): CallSpan | null;
   /** The SDK's answer to a run, where all of it is there at once. */
   answered(run: number, status: number, contentType: Maybe<string>, body: Body): void;
   /** The SDK's answer to a run begins. */

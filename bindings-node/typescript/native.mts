@@ -67,6 +67,7 @@ export type ClientRepeats = api.ClientRepeats;
 export type ClientStep = api.ClientStep;
 export type ClientSteps = api.ClientSteps;
 export type ClientStream = api.ClientStream;
+export type CallSpan = api.CallSpan;
 export type Connection = api.Connection;
 export type Engine = api.Engine;
 export type Front = api.Front;

@@ -4,7 +4,15 @@
 // nothing is done before there is something. What a provider or an exporter does wrong costs its span or its measurement, and
 // no call.
 import { describe } from './host.mjs';
-import { type Body, Engine, type Observed, type Session, type Travelling } from './native.mjs';
+import {
+  type Body,
+  type CallSpan,
+  Engine,
+  type Observed,
+  type Session,
+  type TaskCall,
+  type Travelling,
+} from './native.mjs';
 import { state, writeLogOnce } from './runtime.mjs';
 import { isRequest, type Message } from './server/sdk.mjs';
 
@@ -30,6 +38,9 @@ interface Context {
   setValue(key: symbol, value: unknown): Context;
   deleteValue(key: symbol): Context;
 }
+
+/** Runs what a call does, in the call's span. */
+type Enter = (give: () => void) => void;
 
 interface Tracer {
   startSpan(
@@ -101,6 +112,9 @@ const carried = {
 
 const spanOf = (context: Context): Span | undefined => context.getValue(SPAN) as Span | undefined;
 
+/** The name of a call's span among those that are open. */
+const keyOf = ({ session, request }: Pick<Observed, 'session' | 'request'>): string => `${session} ${request}`;
+
 function isValid({ traceId, spanId }: SpanContext): boolean {
   return !NO_TRACE.test(traceId) && !NO_TRACE.test(spanId);
 }
@@ -131,7 +145,7 @@ export class Telemetry {
   }
 
   /** Where a request is in a trace: what its `_meta` says, or the context that runs. */
-  #parent(message: Message): Context {
+  #parent(message: unknown): Context {
     const meta = (message as { params?: { _meta?: unknown } }).params?._meta;
     if (typeof meta === 'object' && meta !== null) {
       const said = this.#registered.propagation?.extract(this.#active.deleteValue(SPAN), meta, carried);
@@ -143,16 +157,36 @@ export class Telemetry {
   }
 
   /** Begins the span of a call. Gives what runs its handler in that span. */
-  begin(session: Session, message: Message): ((give: () => void) => void) | undefined {
+  begin(session: Session, message: Message): Enter | undefined {
     const said = isRequest(message) ? session.callSpan(message.id) : null;
-    if (!said || this.#tracer === undefined || !isRequest(message)) {
+    const span = said && this.#begin(said, message);
+    if (!span || !isRequest(message)) {
       return undefined;
     }
-    const parent = this.#parent(message);
-    const { request, name, attributes } = said;
-    const span = this.#tracer.startSpan(name, { kind: SERVER, attributes }, parent);
-    const place = span.spanContext();
-    if (!isValid(place)) {
+    session.traceCall(message.id, written(span.spanContext()));
+    return this.#enter(span, this.#parent(message));
+  }
+
+  /** The same of a run of a call that may become a task: it is in the call's span, which the first one begins. */
+  beginRun(call: TaskCall, message: unknown): Enter | undefined {
+    const said = call.span();
+    const span = said && (this.#open.get(keyOf(said)) ?? this.#begin(said, message));
+    return span ? this.#enter(span, this.#active) : undefined;
+  }
+
+  #enter(span: Span, parent: Context): Enter {
+    const inner = parent.setValue(SPAN, span);
+    return (give) => {
+      const { context } = this.#registered;
+      return context === undefined ? give() : context.with(inner, give);
+    };
+  }
+
+  /** Begins the span of a call; nothing where it has no place in a trace. */
+  #begin(said: CallSpan, message: unknown): Span | undefined {
+    const { name, attributes } = said;
+    const span = this.#tracer?.startSpan(name, { kind: SERVER, attributes }, this.#parent(message));
+    if (span === undefined || !isValid(span.spanContext())) {
       return undefined;
     }
     const [oldest] = this.#open.size < MAX_OPEN ? [] : this.#open;
@@ -160,13 +194,8 @@ export class Telemetry {
       this.#open.delete(oldest[0]);
       oldest[1].end();
     }
-    this.#open.set(`${session.name} ${request}`, span);
-    session.traceCall(message.id, written(place));
-    const inner = parent.setValue(SPAN, span);
-    return (give) => {
-      const { context } = this.#registered;
-      return context === undefined ? give() : context.with(inner, give);
-    };
+    this.#open.set(keyOf(said), span);
+    return span;
   }
 
   /** A span of the relay, as the place in the trace from which a call goes on at its own process. */
@@ -178,9 +207,10 @@ export class Telemetry {
   }
 
   /** Something is over: see the core's `Observation`. */
-  #observe({ session, request, parent, name, instrument, durationMs, error, attributes, dimensions }: Observed): void {
-    const key = `${session} ${request}`;
-    let span = session ? this.#open.get(key) : undefined;
+  #observe(observed: Observed): void {
+    const { parent, name, instrument, durationMs, error, attributes, dimensions } = observed;
+    const key = keyOf(observed);
+    let span = this.#open.get(key);
     this.#open.delete(key);
     if (parent && name) {
       span = this.#begun(parent, name, durationMs ?? 0);
@@ -242,8 +272,17 @@ export function look(): Telemetry | undefined {
 
 /** Gives the SDK a message, in the span of its call where it is one. */
 export function within(session: Session, message: Message, give: () => void): void {
+  enterWith((telemetry) => telemetry.begin(session, message), give);
+}
+
+/** Gives the SDK a call that may become a task, in the call's span. */
+export function withinTask(call: TaskCall, message: unknown, give: () => void): void {
+  enterWith((telemetry) => telemetry.beginRun(call, message), give);
+}
+
+function enterWith(begin: (telemetry: Telemetry) => Enter | undefined, give: () => void): void {
   const telemetry = look();
-  const enter = telemetry && attempt(() => telemetry.begin(session, message));
+  const enter = telemetry && attempt(() => begin(telemetry));
   if (enter === undefined) {
     give();
   } else {

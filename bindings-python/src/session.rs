@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
 use tailrope_core::engine::{OutgoingKind, OutgoingMessage, Sent, SessionHandle};
 use tailrope_core::exchange::{Action, Pause, RelayedMethod, Request, Requester, Terms};
 use tailrope_core::protocol::{self, Dialect};
@@ -15,7 +15,7 @@ use crate::adopted::Offer;
 use crate::connection::Connection;
 use crate::convert::{payload, request_id, to_py_err};
 use crate::posted::{Posted, relayed};
-use crate::telemetry::attributes;
+use crate::telemetry::{CallSpan, call_span};
 use crate::waiters::{Key, Waiters, calling};
 
 /// An open session.
@@ -36,9 +36,6 @@ type HostOperation<'py> = (u64, Option<String>, Option<Bound<'py, PyBytes>>, Opt
 
 /// A position of an event in the host's own store: its id, and its message unless it is a priming.
 type Replayed = (Option<String>, Option<Vec<u8>>);
-
-/// What the observation of its end calls a request, the name of its span, and its attributes.
-type CallSpan<'py> = (String, String, Bound<'py, PyDict>);
 
 impl Session {
     fn answer<T>(&self, result: Result<T, protocol::Refusal>) -> Result<T, Refusal> {
@@ -291,12 +288,10 @@ impl Session {
         Ok(ended)
     }
 
-    /// What the span of a request in flight is to say: `(request, name, attributes)`, and what `_telemetry.observed` calls the
-    /// request comes first. None where nothing observes.
+    /// What the span of a request in flight is to say. None where nothing observes.
     fn call_span<'py>(&self, py: Python<'py>, request: &Bound<'_, PyAny>) -> PyResult<Option<CallSpan<'py>>> {
         let request = request_id(request)?;
-        let span = calling(py, || self.handle.call_span(&request))?;
-        span.map(|span| Ok((span.request, span.name, attributes(py, &span.attributes)?))).transpose()
+        call_span(py, calling(py, || self.handle.call_span(&request))?)
     }
 
     /// The span of a request in flight has this place in its trace.

@@ -14,6 +14,7 @@ use crate::admission::Refusal;
 use crate::convert::payload;
 use crate::panics::caught;
 use crate::posted::asgi_headers;
+use crate::telemetry::{CallSpan, call_span};
 use crate::waiters::{Key, calling};
 
 /// The dialect of the SDKs that know the revision of tasks.
@@ -170,6 +171,11 @@ impl TaskCall {
     /// What is to be done now, in order. To be asked again until there is nothing.
     fn take_steps<'py>(&self, py: Python<'py>) -> PyResult<Vec<Step<'py>>> {
         calling(py, || self.call.take_steps())?.into_iter().map(|step| to_step(py, step)).collect()
+    }
+
+    /// What the span of the call is to say. None where nothing observes.
+    fn span<'py>(&self, py: Python<'py>) -> PyResult<Option<CallSpan<'py>>> {
+        call_span(py, calling(py, || self.call.span())?)
     }
 
     /// Whether nothing is left to do.

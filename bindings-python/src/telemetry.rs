@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tailrope_core::engine::{Attribute, Observation, Observer, Spanned, Value, boundaries};
+use tailrope_core::engine::{self, Attribute, Observation, Observer, Spanned, Value, boundaries};
 
 /// Whether the program has set OpenTelemetry up.
 static WANTED: AtomicBool = AtomicBool::new(false);
@@ -29,7 +29,17 @@ pub(crate) fn observe() -> Vec<f64> {
     boundaries()
 }
 
-pub(crate) fn attributes<'py>(py: Python<'py>, attributes: &[Attribute]) -> PyResult<Bound<'py, PyDict>> {
+/// What the span of a call is to say: its session and its request, as `_telemetry.observed` has them, a name, and attributes.
+pub(crate) type CallSpan<'py> = ((String, String), String, Bound<'py, PyDict>);
+
+pub(crate) fn call_span(py: Python<'_>, span: Option<engine::CallSpan>) -> PyResult<Option<CallSpan<'_>>> {
+    let to_python = |engine::CallSpan { session, request, name, attributes: all }| {
+        Ok((((*session).to_owned(), request), name, attributes(py, &all)?))
+    };
+    span.map(to_python).transpose()
+}
+
+fn attributes<'py>(py: Python<'py>, attributes: &[Attribute]) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
     for (name, value) in attributes {
         match value {

@@ -55,14 +55,14 @@ class Modern:
     async def call(self, tool: str, arguments: dict[str, Any] | None = None, **meta: Any) -> Reply:
         return await self.post("tools/call", {"name": tool, "arguments": arguments or {}}, tool, **meta)
 
-    async def result(self, tool: str, arguments: dict[str, Any] | None = None) -> Any:
+    async def result(self, tool: str, arguments: dict[str, Any] | None = None, **meta: Any) -> Any:
         """The result of a call, which may be the handle of a task."""
-        answer = await (await self.call(tool, arguments)).json()
+        answer = await (await self.call(tool, arguments, **meta)).json()
         return answer["result"]
 
-    async def begin(self, tool: str, arguments: dict[str, Any] | None = None) -> str:
+    async def begin(self, tool: str, arguments: dict[str, Any] | None = None, **meta: Any) -> str:
         """Calls a tool that takes long: the id of its task."""
-        result = await self.result(tool, arguments)
+        result = await self.result(tool, arguments, **meta)
         assert result["resultType"] == "task", result
         return str(result["taskId"])
 

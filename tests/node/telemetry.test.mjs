@@ -12,10 +12,11 @@ import {
   PeriodicExportingMetricReader,
 } from '@opentelemetry/sdk-metrics';
 import { BasicTracerProvider, InMemorySpanExporter, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-base';
-import { configure, createSessionRouter, setLog, stats } from 'tailrope/mcp';
+import { configure, createSessionRouter, EventStore, setLog, stats } from 'tailrope/mcp';
 import { openSession } from 'tailrope/testing';
 
 import { until } from './kit/raw.mjs';
+import { accept, Caller, Desk, makeServer, meta, TOOLS, serve as taskable } from './kit/taskable.mjs';
 import { ours, test } from './kit/test.mjs';
 
 const CALL = 'mcp.server.operation.duration';
@@ -146,6 +147,50 @@ test(
     assert.ok(tools.includes('_OTHER') && !tools.includes('no-such'), String(tools));
   },
 );
+
+test('a call that becomes a task is one trace, over all its rounds', ours, async (t) => {
+  spans.reset();
+  /** A tool that asks in two rounds, each in a span of its own. */
+  const make = () => {
+    const server = makeServer(new Desk());
+    server.setRequestHandler('tools/call', async ({ params }, { mcpReq }) => {
+      const work = trace.getTracer('handler').startSpan('work');
+      try {
+        return await TOOLS[params.name]({}, mcpReq, new Desk(), server);
+      } finally {
+        work.end();
+      }
+    });
+    return server;
+  };
+  const { port } = await taskable(t, { make, eventStore: new EventStore('memory:', { taskAfterMs: 0 }) });
+  const caller = new Caller(port);
+  const begin = () => caller.task('ask', {}, { _meta: meta(true, { traceparent: PARENT }) });
+  const taskId = await begin();
+  const [first] = await caller.questions(taskId);
+  await caller.update(taskId, { [first]: accept('Ann') });
+  const second = await until(async () => {
+    const [key] = await caller.questions(taskId);
+    return key !== first && key;
+  });
+  assert.equal(named('tools/call ask').length, 0);
+  await caller.update(taskId, { [second]: accept('Bob') });
+  await caller.once(taskId, 'completed');
+  const other = await begin();
+  await caller.questions(other);
+  await caller.cancel(other);
+  await until(() => named('tools/call ask').length === 2);
+  const [call, cancelled] = named('tools/call ask');
+  for (const { parentSpanContext: parent } of [call, cancelled]) {
+    assert.equal(`${parent.traceId}-${parent.spanId}`, PARENT.slice(3, 52));
+  }
+  const { spanId } = call.spanContext();
+  assert.equal(named('work').filter(({ parentSpanContext: parent }) => parent.spanId === spanId).length, 3);
+  assert.equal(call.attributes['mcp.protocol.version'], '2026-07-28');
+  assert.equal(call.attributes['tailrope.outcome'], 'result');
+  assert.equal(cancelled.attributes['error.type'], 'cancelled');
+  assert.equal(cancelled.status.code, 2);
+});
 
 test('a fault of a provider harms no call', ours, async (t) => {
   const session = await openSession(await serving(t));

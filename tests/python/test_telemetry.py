@@ -16,6 +16,7 @@ import tailrope.mcp
 from asgi import until
 from fastmcp import Context as FastContext
 from fastmcp import FastMCP
+from kit.modern import Modern, text_of
 from kit.stock import LINE, stock_client
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -216,6 +217,77 @@ async def test_another_process_finds_the_trace_in_the_log(seen: Seen, tmp_path: 
     assert parent.context and {span.parent.span_id for span in resumes if span.parent} == {parent.context.span_id}
     assert {span.context.trace_id for span in [call, *resumes] if span.context} == {parent.context.trace_id}
     assert not is_relayed or (call.parent and call.parent.span_id == parent.context.span_id)
+
+
+needs_tasks = pytest.mark.skipif(LINE == 1, reason="1.x knows no 2026-07-28")
+
+
+def add_rounds(server: Any) -> None:
+    from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
+
+    async def asks(ctx: Any) -> Any:
+        with trace.get_tracer("handler").start_as_current_span("work"):
+            if ctx.input_responses:
+                return "done"
+            question = ElicitRequestFormParams(message="?", requested_schema={"type": "object", "properties": {}})
+            return InputRequiredResult(input_requests={"q": ElicitRequest(params=question)})
+
+    asks.__annotations__["ctx"] = Context
+    server.tool()(asks)
+
+
+@needs_tasks
+async def test_a_call_that_becomes_a_task_is_one_trace(seen: Seen) -> None:
+    server: Any = Server("telemetry", log_level="WARNING")
+    add_rounds(server)
+    app = tailrope.mcp.resumable(server.streamable_http_app(), task_after_ms=0)
+    async with serve(app) as served:
+        client = Modern(served.port)
+        task = await client.begin("asks", traceparent=CLIENT)
+        ((key, _),) = (await client.asked(task)).items()
+        await client.update(task, **{key: {"action": "accept", "content": {}}})
+        assert text_of((await client.ended(task))["result"]) == "done"
+        gone = await client.begin("asks")
+        await client.asked(gone)
+        await client.about("cancel", gone)
+        await until(lambda: len(seen.named("deliver tools/call asks")) == 2)
+    call, cancelled = seen.named("deliver tools/call asks")
+    assert call.parent and f"{call.parent.trace_id:032x}-{call.parent.span_id:016x}" == CLIENT[3:52]
+    works = [span for span in seen.named("work") if span.context.trace_id == call.context.trace_id]
+    assert len(works) == 2, "both rounds are in the trace"
+    assert call.attributes and call.status.is_unset
+    assert call.attributes["tailrope.outcome"] == "result"
+    assert call.attributes["mcp.protocol.version"] == "2026-07-28"
+    assert cancelled.attributes and cancelled.attributes["error.type"] == "cancelled"
+    assert cancelled.status.status_code is trace.StatusCode.ERROR
+    assert seen.points(CALL, gen_ai__tool__name="asks", mcp__protocol__version="2026-07-28")
+
+
+@needs_tasks
+async def test_a_process_that_leaves_a_task_to_others_ends_its_span(seen: Seen, tmp_path: Path) -> None:
+    def app() -> Any:
+        server: Any = Server("telemetry", log_level="WARNING")
+        add_rounds(server)
+        store = f"sqlite:{tmp_path / 'events.db'}"
+        return tailrope.mcp.resumable(
+            server.streamable_http_app(), store=store, server_name="lab", task_after_ms=0, owner_lost_ms=400
+        )
+
+    async with serve(app()) as served:
+        client = Modern(served.port)
+        task = await client.begin("asks", traceparent=CLIENT)
+        ((key, _),) = (await client.asked(task)).items()
+        assert not seen.named("deliver tools/call asks")
+    await until(lambda: seen.named("deliver tools/call asks"))
+    async with serve(app()) as served:
+        client = Modern(served.port)
+        await client.update(task, **{key: {"action": "accept", "content": {}}})
+        assert text_of((await client.ended(task))["result"]) == "done"
+        await until(lambda: len(seen.named("deliver tools/call asks")) == 2)
+    calls = seen.named("deliver tools/call asks")
+    assert {span.context.trace_id for span in [*calls, *seen.named("work")]} == {int(CLIENT[3:35], 16)}
+    assert [dict(span.attributes or {}).get("tailrope.outcome") for span in calls] == [None, "result"]
+    assert {span.parent.span_id for span in calls if span.parent} == {int(CLIENT[36:52], 16)}
 
 
 async def test_a_fault_of_a_provider_harms_no_call(

@@ -19,7 +19,7 @@ from tailrope._native import __version__, observe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tailrope._native import Session
+    from tailrope._native import Session, TaskCall
 
 logger = logging.getLogger("tailrope")
 
@@ -110,6 +110,18 @@ def begin(
     return inner
 
 
+def begin_run(
+    call: TaskCall, body: bytes, is_spanned: Callable[[], Callable[[str], bool]], context: contextvars.Context
+) -> None:
+    """A run of a call that may become a task begins in this context: in the call's span, which the first one begins."""
+    telemetry = look()
+    if telemetry is not None:
+        try:
+            context.run(telemetry.begin_run, call, body, is_spanned())
+        except Exception as error:
+            failed(error)
+
+
 def go_on(context: contextvars.Context) -> None:
     """The running context is in the trace of this one."""
     telemetry = look()
@@ -153,8 +165,9 @@ class _Telemetry:
         # With the span an exemplar of the measurement leads to the trace.
         histogram.record(seconds, dimensions, self._trace.set_span_in_context(span) if span is not None else None)
 
-    def _parent(self, meta: Any) -> Any:
+    def _parent(self, params: Any) -> Any:
         """Where a request is in a trace: what its `_meta` says, or the running context."""
+        meta = params.get("_meta") if isinstance(params, dict) else None
         if isinstance(meta, dict):
             said = self._propagate.extract({name: text for name, text in meta.items() if isinstance(text, str)})
             if self._trace.get_current_span(said).get_span_context().is_valid:
@@ -165,8 +178,26 @@ class _Telemetry:
         said = session.call_span(request_id)
         if said is None:
             return
-        request, name, attributes = said
-        parent = self._parent(params.get("_meta") if isinstance(params, dict) else None)
+        where = self._begin(said, params, is_spanned)
+        if where is not None:
+            session.trace_call(request_id, _written(where))
+
+    def begin_run(self, call: TaskCall, body: bytes, is_spanned: Callable[[str], bool]) -> None:
+        said = call.span()
+        if said is None:
+            return
+        span = self.open.get(said[0])
+        if span is not None:
+            self._context.attach(self._trace.set_span_in_context(span))
+        else:
+            self._begin(said, json.loads(body).get("params"), is_spanned)
+
+    def _begin(
+        self, said: tuple[tuple[str, str], str, dict[str, Any]], params: Any, is_spanned: Callable[[str], bool]
+    ) -> Any:
+        """Begins the span of a call, and enters it. Gives its place in its trace, if it has one."""
+        call, name, attributes = said
+        parent = self._parent(params)
         kinds = self._trace.SpanKind
         if is_spanned(str(attributes.get("mcp.method.name"))):
             # The SDK's span is that of the handler, and this one of the answer.
@@ -175,12 +206,12 @@ class _Telemetry:
             span = self._tracer.start_span(name, parent, kinds.SERVER, attributes)
         where = span.get_span_context()
         if not where.is_valid:
-            return
+            return None
         if len(self.open) >= MAX_OPEN:
             self.open.pop(next(iter(self.open))).end()
-        self.open[session.name, request] = span
+        self.open[call] = span
         self._context.attach(self._trace.set_span_in_context(span, parent))
-        session.trace_call(request_id, _written(where))
+        return where
 
     def go_on(self, context: contextvars.Context) -> None:
         self._context.attach(context.run(self._context.get_current))
@@ -205,9 +236,7 @@ class _Telemetry:
         message = json.loads(body)
         if not isinstance(message, dict) or "method" not in message or "id" not in message:
             return None
-        params = message.get("params")
-        parent = self._parent(params.get("_meta") if isinstance(params, dict) else None)
-        span = self._tracer.start_span("relay", parent)
+        span = self._tracer.start_span("relay", self._parent(message.get("params")))
         span.end()
         where = span.get_span_context()
         return _written(where) if where.is_valid else None

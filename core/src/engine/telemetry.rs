@@ -53,7 +53,9 @@ pub trait Observer: Send + Sync {
 /// What a host needs for the span of a call that begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSpan {
-    /// What the observation of its end calls the request.
+    /// What the observation of its end calls the session.
+    pub session: Arc<str>,
+    /// What that calls the request.
     pub request: String,
     /// The name.
     pub name: String,
@@ -73,6 +75,13 @@ pub enum Spanned {
     },
     /// One that nobody has begun, with this name. It is over.
     Under(TraceParent, &'static str),
+}
+
+impl Spanned {
+    /// That of a call.
+    pub(crate) fn of(session: &Arc<str>, request: &RequestId) -> Self {
+        Self::Call { session: Arc::clone(session), request: request.to_json() }
+    }
 }
 
 /// Something that is over.
@@ -156,6 +165,22 @@ pub(crate) fn measured(
     }
 }
 
+/// What the span of a call is to say.
+pub(crate) fn call_span(
+    session: &Arc<str>,
+    request: &RequestId,
+    asked: &Asked,
+    revision: Option<Revision>,
+) -> CallSpan {
+    let tool = asked.tool.as_deref().map(|tool| shown(tool).to_owned());
+    let name = tool.as_ref().map_or_else(|| asked.method.to_owned(), |tool| format!("{} {tool}", asked.method));
+    let attributes = asked_for(asked, tool)
+        .chain([text("mcp.session.id", &**session), text("jsonrpc.request.id", request.as_text())])
+        .chain(version(revision))
+        .collect();
+    CallSpan { session: Arc::clone(session), request: request.to_json(), name, attributes }
+}
+
 /// What an outcome is called where it is no good one.
 fn error_type(outcome: Outcome) -> Option<Attribute> {
     (outcome != Outcome::Result).then(|| text("error.type", outcome.as_str()))
@@ -170,15 +195,9 @@ impl SessionHandle {
         }
         self.cell.change_or(None, |change| {
             let state = &mut *change.state;
-            let asked = state.session.asked(request)?.clone();
+            let span = call_span(&self.cell.name, request, state.session.asked(request)?, state.session.revision());
             state.session.record_results(true);
-            let tool = asked.tool.as_deref().map(|tool| shown(tool).to_owned());
-            let name = tool.as_ref().map_or_else(|| asked.method.to_owned(), |tool| format!("{} {tool}", asked.method));
-            let attributes = asked_for(&asked, tool)
-                .chain([text("mcp.session.id", &*self.cell.name), text("jsonrpc.request.id", request.as_text())])
-                .chain(version(state.session.revision()))
-                .collect();
-            Some(CallSpan { request: request.to_json(), name, attributes })
+            Some(span)
         })
     }
 
@@ -217,9 +236,8 @@ impl Change<'_> {
         // It took no time where it was not begun.
         let is_refused = record.outcome == Outcome::Refused;
         let duration_ms = duration_ms.or_else(|| is_refused.then_some(0));
-        let session = Arc::clone(&self.cell.name);
         // A call that was not begun has no span, and its id may be that of one that runs.
-        let span = (!is_refused).then(|| Spanned::Call { session, request: record.request.to_json() });
+        let span = (!is_refused).then(|| Spanned::of(&self.cell.name, &record.request));
         let revision = self.state.session.revision();
         self.effects.observed.push(measured(&self.cell.shared, record, duration_ms, revision, span));
     }

@@ -63,7 +63,7 @@ function resolvers() {
 
 const question = (message) => inputRequired.elicit({ message, requestedSchema: schema });
 
-const TOOLS = {
+export const TOOLS = {
   quick: () => text('quick'),
   /** Waits for the gate of its argument. */
   async wait({ gate = 'go' }, { signal }, desk) {

@@ -1,6 +1,7 @@
 // A call that may become a task: does what the engine says, and tells it what comes of that.
 import type { TaskCall as NativeCall, Refusal, TaskStep } from '../../native.mjs';
 import type { Runtime, Waiter } from '../../runtime.mjs';
+import { withinTask } from '../../telemetry.mjs';
 import { STREAM_HEADERS } from '../answer.mjs';
 import type { Sink } from '../exchange.mjs';
 import { headersOf, JSON_HEADERS } from '../refusal.mjs';
@@ -252,7 +253,8 @@ export class TaskedCall implements Waiter, RunListener, Asked {
       },
     };
     Object.assign(request, { [RUN]: asking });
-    origin.run(() => run.start(this.#context.sdk, request, message, origin));
+    const start = () => run.start(this.#context.sdk, request, message, origin);
+    origin.run(() => withinTask(this.#native, message, start));
   }
 
   /** Nobody serves the call any more. A client that waits for an answer gets one. */

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from tailrope import _telemetry
 from tailrope.mcp import _ask, _hosts, _sdk, _server
 from tailrope.mcp._answer import begin_stream, end_stream, until_disconnected, write_json, write_refusal
 from tailrope.mcp._principal import log_user, requester
@@ -230,7 +231,9 @@ class Call:
             run.leaving = (client, self._left)
         length = {b"content-length": b"%d" % len(body)}
         scope = {**origin.scope, "extensions": {}, "headers": with_headers(origin.scope["headers"], length), CALL: self}
-        task = run.start(self._app, scope, body, origin.context.copy())
+        context = origin.context.copy()
+        _telemetry.begin_run(self._native, body, _sdk.spanned, context)
+        task = run.start(self._app, scope, body, context)
         task.add_done_callback(self._ended)
 
     def _run_again(self, number: int, body: bytes, context: int | Relayed | None, of_message: Headers) -> None:

@@ -1,11 +1,12 @@
-//! The record of a call of 2026-07-28, once it has its end: as for the calls of sessions.
+//! The record of a call of 2026-07-28, once it has its end, and what is observed of it: as for the calls of sessions.
 
 use crate::Ms;
 use crate::engine::records::{Of, later};
 use crate::engine::sessions::cell::User;
-use crate::engine::shared::Shared;
+use crate::engine::shared::{Shared, lock};
+use crate::engine::tasks::TaskCall;
 use crate::engine::tasks::cell::{CallChange, CallState, Place};
-use crate::engine::telemetry::measured;
+use crate::engine::telemetry::{CallSpan, Observation, Spanned, call_span, measured};
 use crate::protocol::{RequestId, Revision};
 use crate::session::{Asked, Counts, Outcome, Record};
 use crate::sync::Arc;
@@ -56,7 +57,34 @@ impl CallState {
     }
 }
 
+impl TaskCall {
+    /// What the span of the call is to say; none if nobody wants observations, or the call has its end. A process that goes on
+    /// with a task begins a span of its own.
+    pub fn span(&self) -> Option<CallSpan> {
+        let cell = &self.0;
+        if !cell.shared.is_observed() {
+            return None;
+        }
+        let state = lock(&cell.state);
+        let Calling { request, asked, .. } = state.calling.as_ref()?;
+        Some(call_span(&cell.name, request, asked, Some(Revision::V2026_07_28)))
+    }
+}
+
 impl CallChange<'_> {
+    /// Nothing of the call runs here any more. If it has no end, it is measured where that comes.
+    pub(super) fn observe_release(&mut self) {
+        let Some(calling) = self.state.calling.as_ref().filter(|_| self.cell.shared.is_observed()) else { return };
+        self.effects.observed.push(Observation {
+            span: Some(Spanned::of(&self.cell.name, &calling.request)),
+            instrument: None,
+            duration_ms: None,
+            error: None,
+            attributes: Vec::new(),
+            dimensions: Vec::new(),
+        });
+    }
+
     /// Takes note of the end of the call, if it has come.
     pub(super) fn note_ending(&mut self) {
         if let Some(ending) = self.state.machine.take_ending() {
@@ -75,9 +103,8 @@ impl CallChange<'_> {
         let record = Record { stream: None, request, asked, begun: Some(begun), outcome, cause, counts };
         shared.live.note_ended(self.now.at, session, user.as_ref().and_then(User::shown), &record);
         if shared.is_observed() {
-            // Its host begins no span.
-            let observation = measured(shared, &record, duration_ms, Some(Revision::V2026_07_28), None);
-            self.effects.observed.push(observation);
+            let (revision, span) = (Some(Revision::V2026_07_28), Spanned::of(session, &record.request));
+            self.effects.observed.push(measured(shared, &record, duration_ms, revision, Some(span)));
         }
         let of = Of { session: Arc::clone(session), sdk, user: user.map(|user| user.name), duration_ms };
         self.effects.lines.extend(later(shared, of, Box::new(record)));

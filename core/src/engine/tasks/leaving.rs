@@ -68,6 +68,7 @@ impl CallChange<'_> {
     /// The task is another process's, or nobody's.
     pub(super) fn drop_task(&mut self) {
         self.state.place = Place::Left;
+        self.observe_release();
         self.cell.unwatch();
         self.stop_writing();
         self.cell.shared.drop_task(self.cell);
