@@ -13,10 +13,10 @@ use crate::convert::{number, payload, spelled};
 use crate::waiters::Waiters;
 
 /// An outcome with its number.
-type Told = (u32, Result<Found, StoreError>);
+type Numbered = (u32, Result<Answer, StoreError>);
 
 /// What an operation gave.
-enum Found {
+enum Answer {
     Stored(String),
     Replayed(Option<engine::HookReplay>),
 }
@@ -26,7 +26,7 @@ enum Found {
 #[napi]
 pub struct HookLog {
     log: engine::HookLog,
-    told: Arc<Mutex<Vec<Told>>>,
+    told: Arc<Mutex<Vec<Numbered>>>,
     next: Cell<u32>,
     key: u32,
     waiters: Rc<Waiters>,
@@ -60,11 +60,11 @@ impl HookLog {
     }
 
     /// A number for an operation, and what takes its outcome.
-    fn operation(&self) -> (u32, impl FnOnce(Result<Found, StoreError>) + Send + 'static) {
+    fn operation(&self) -> (u32, impl FnOnce(Result<Answer, StoreError>) + Send + 'static) {
         let number_of = self.next.get();
         self.next.set(number_of.wrapping_add(1));
         let (told, wake, key) = (Arc::clone(&self.told), self.waiters.wake(), u64::from(self.key));
-        let tell = move |result: Result<Found, StoreError>| {
+        let tell = move |result: Result<Answer, StoreError>| {
             if let Err(error) = &result {
                 tracing::warn!(target: "tailrope", %error, "event store failed the SDK's transport");
             }
@@ -93,7 +93,7 @@ impl HookLog {
             _ => EventKind::Progress,
         };
         let (number_of, tell) = self.operation();
-        let done = Box::new(move |result: Result<String, StoreError>| tell(result.map(Found::Stored)));
+        let done = Box::new(move |result: Result<String, StoreError>| tell(result.map(Answer::Stored)));
         self.log.store(&scope, &stream, kind, payload(payload_json), done);
         self.waiters.flush(env);
         number(u64::from(number_of))
@@ -103,7 +103,7 @@ impl HookLog {
     #[napi(catch_unwind)]
     pub fn replay(&self, env: &Env, scope: String, last_event_id: String) -> f64 {
         let (number_of, tell) = self.operation();
-        self.log.replay(&scope, &last_event_id, Box::new(move |result| tell(result.map(Found::Replayed))));
+        self.log.replay(&scope, &last_event_id, Box::new(move |result| tell(result.map(Answer::Replayed))));
         self.waiters.flush(env);
         number(u64::from(number_of))
     }
@@ -123,7 +123,7 @@ impl HookLog {
     }
 }
 
-fn outcome(number_of: u32, result: Result<Found, StoreError>) -> HookOutcome {
+fn outcome(number_of: u32, result: Result<Answer, StoreError>) -> HookOutcome {
     let mut outcome = HookOutcome {
         number: number(u64::from(number_of)),
         code: None,
@@ -133,9 +133,9 @@ fn outcome(number_of: u32, result: Result<Found, StoreError>) -> HookOutcome {
         events: None,
     };
     match result {
-        Ok(Found::Stored(id)) => outcome.event_id = Some(id),
-        Ok(Found::Replayed(None)) => {}
-        Ok(Found::Replayed(Some(replay))) => {
+        Ok(Answer::Stored(id)) => outcome.event_id = Some(id),
+        Ok(Answer::Replayed(None)) => {}
+        Ok(Answer::Replayed(Some(replay))) => {
             let text = |payload: bytes::Bytes| String::from_utf8_lossy(&payload).into_owned();
             let events = replay.events.into_iter().map(|(id, payload)| HookEvent { id, payload: text(payload) });
             (outcome.stream, outcome.events) = (Some(replay.stream), Some(events.collect()));

@@ -15,6 +15,8 @@ mod convert;
 mod engine;
 mod front;
 mod hook_log;
+#[cfg(feature = "testing")]
+mod inspect;
 mod log;
 mod look_up;
 mod posted;
@@ -22,6 +24,4 @@ mod session;
 mod store;
 mod tasks;
 mod telemetry;
-#[cfg(feature = "testing")]
-mod told;
 mod waiters;

@@ -48,7 +48,7 @@ impl LookUp {
     /// The answer when the store cannot tell.
     #[napi(getter)]
     pub fn refusal(&self) -> Refusal {
-        Refusal::new(&Fault::SessionNotTold.refusal(self.dialect), self.dialect)
+        Refusal::new(&Fault::SessionUnread.refusal(self.dialect), self.dialect)
     }
 
     /// The `Session`; false when it is not known, or somebody else's; nothing while the store has not

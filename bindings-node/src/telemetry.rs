@@ -97,7 +97,7 @@ pub(crate) fn flush(env: &Env) {
     let observer = OBSERVER.with_borrow(|observer| observer.as_ref().and_then(|it| it.borrow_back(env).ok()));
     let Some(observer) = observer else { return };
     for observation in waiting {
-        let _ = observer.call(told(observation));
+        let _ = observer.call(to_observed(observation));
     }
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn call_span(span: engine::CallSpan) -> CallSpan {
     CallSpan { session: (*session).to_owned(), request, name, attributes: attributes(all) }
 }
 
-fn told(observation: Observation) -> Observed {
+fn to_observed(observation: Observation) -> Observed {
     let (mut session, mut request, mut parent, mut name) = (None, None, None, None);
     match observation.span {
         Some(Spanned::Call { session: of, request: asked }) => {

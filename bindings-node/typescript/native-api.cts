@@ -632,7 +632,7 @@ export declare class Engine {
   /** The answer to a POST of a revision without resumption, of which `body` was read. */
   steer(body: Body, requested: string): Refusal;
   /** Notes that such a request is left to the SDK. */
-  leftToSdk(requested: string): void;
+  noteUnresumable(requested: string): void;
   /**
    * What becomes of a POST with this version header. `steers` says whether clients are steered, `standsAside` whether the
    * server makes tasks itself. Null for what is no message of a revision that is known.
@@ -879,4 +879,4 @@ export declare function errorCodes(): string[];
 export declare function command(words: string[]): number;
 
 /** What the core reads a body as, as JSON. Only in builds for tests. */
-export declare function told(sdkMajor: number, body: Body): string;
+export declare function inspectBody(sdkMajor: number, body: Body): string;

@@ -202,11 +202,11 @@ pub(crate) fn is_resumable(revision: &str) -> bool {
     Revision::parse(revision).is_some_and(|revision| revision.rules().resumable)
 }
 
-/// What the core reads a body as, as JSON: see `told` there. Only in builds for tests.
+/// What the core reads a body as, as JSON: see `inspect` there. Only in builds for tests.
 #[cfg(feature = "testing")]
 #[pyfunction]
-pub(crate) fn told(sdk_major: u8, body: &[u8]) -> PyResult<String> {
-    Ok(protocol::told::told(body, crate::convert::dialect(sdk_major)?).to_string())
+pub(crate) fn inspect_body(sdk_major: u8, body: &[u8]) -> PyResult<String> {
+    Ok(protocol::inspect::inspect(body, crate::convert::dialect(sdk_major)?).to_string())
 }
 
 #[pymethods]

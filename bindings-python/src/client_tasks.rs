@@ -37,13 +37,13 @@ pub(crate) struct FollowedCall {
 }
 
 type Post<'py> = (&'static str, Option<String>, Bound<'py, PyBytes>);
-type Told<'py> = (Bound<'py, PyBytes>, Option<u64>);
+type Answered<'py> = (Bound<'py, PyBytes>, Option<u64>);
 
 fn post(py: Python<'_>, post: FollowPost) -> Post<'_> {
     (post.method, post.name, PyBytes::new(py, post.body.as_bytes()))
 }
 
-fn told(py: Python<'_>, (frames, next): (Vec<u8>, Next)) -> Told<'_> {
+fn answered(py: Python<'_>, (frames, next): (Vec<u8>, Next)) -> Answered<'_> {
     let after_ms = match next {
         Next::Poll { after_ms } => Some(after_ms),
         Next::Over => None,
@@ -111,13 +111,13 @@ impl FollowedCall {
 
     /// What a request about the task was answered with: what the client reads, and the pause before the next poll; None where
     /// the call is over.
-    fn told<'py>(&mut self, py: Python<'py>, status: u16, body: &[u8]) -> PyResult<Told<'py>> {
-        let outcome = caught(|| self.call.told(status, body))?;
-        Ok(told(py, outcome))
+    fn answered<'py>(&mut self, py: Python<'py>, status: u16, body: &[u8]) -> PyResult<Answered<'py>> {
+        let outcome = caught(|| self.call.answered(status, body))?;
+        Ok(answered(py, outcome))
     }
 
     /// Nothing came of any try.
-    fn gave_up<'py>(&mut self, py: Python<'py>, attempts: u32, for_ms: u64) -> Told<'py> {
-        told(py, self.call.failed(&Failure::GaveUp { attempts, for_ms }))
+    fn gave_up<'py>(&mut self, py: Python<'py>, attempts: u32, for_ms: u64) -> Answered<'py> {
+        answered(py, self.call.failed(&Failure::GaveUp { attempts, for_ms }))
     }
 }

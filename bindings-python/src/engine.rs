@@ -190,8 +190,8 @@ impl Engine {
     }
 
     /// Notes that such a request is left to the SDK.
-    fn left_to_sdk(&self, py: Python<'_>, requested: &str) -> PyResult<()> {
-        calling(py, || self.engine.left_to_sdk(requested))
+    fn note_unresumable(&self, py: Python<'_>, requested: &str) -> PyResult<()> {
+        calling(py, || self.engine.note_unresumable(requested))
     }
 
     /// What becomes of a POST with this version header: `(route, tool, declares)`. `steers` says whether clients are steered,

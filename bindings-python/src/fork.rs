@@ -24,26 +24,26 @@ pub(crate) fn begin() {
 }
 
 /// What the thread that forks holds.
-struct Held {
+struct Locks {
     lines: MutexGuard<'static, Queue>,
     stores: Forking,
     turn: MutexGuard<'static, ()>,
 }
 
 thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    static LOCKS: RefCell<Option<Locks>> = const { RefCell::new(None) };
 }
 
 /// To be called before this thread forks. Waits for the operations of stores in files that are under way.
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
-    if HELD.with_borrow(Option::is_some) {
+    if LOCKS.with_borrow(Option::is_some) {
         return;
     }
     let turn = TURN.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
     // With the interpreter, so that nobody who has it finds these half held. The stores first: their threads log.
     let stores = Forking::begin();
-    HELD.set(Some(Held { lines: log::hold(), stores, turn }));
+    LOCKS.set(Some(Locks { lines: log::hold(), stores, turn }));
 }
 
 /// To be called after the fork, in both processes; and before this thread waits for a store to be opened.
@@ -53,7 +53,7 @@ pub(crate) fn forked() {
     if PID.swap(id(), Ordering::Relaxed) != id() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
     }
-    if let Some(Held { lines, stores, turn }) = HELD.take() {
+    if let Some(Locks { lines, stores, turn }) = LOCKS.take() {
         log::release(lines);
         drop(stores);
         drop(turn);

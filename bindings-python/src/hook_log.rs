@@ -17,9 +17,9 @@ pub(crate) struct HookLog {
     pub(crate) log: engine::HookLog,
 }
 
-type Outcome = Arc<Mutex<Option<Result<Found, StoreError>>>>;
+type Outcome = Arc<Mutex<Option<Result<Answer, StoreError>>>>;
 
-enum Found {
+enum Answer {
     Stored(String),
     Replayed(Option<HookReplay>),
 }
@@ -32,7 +32,7 @@ pub(crate) struct Pending {
 }
 
 /// A new operation, and what takes its outcome, on any thread.
-fn pending(waiters: &Waiters) -> (Pending, impl FnOnce(Result<Found, StoreError>) + Send + 'static) {
+fn pending(waiters: &Waiters) -> (Pending, impl FnOnce(Result<Answer, StoreError>) + Send + 'static) {
     let (key, wake): (Key, Arc<dyn Wake>) = waiters.shared.key();
     let (number, outcome) = (key.number, Outcome::default());
     let told = Arc::clone(&outcome);
@@ -67,7 +67,7 @@ impl HookLog {
         };
         let bytes = bytes::Bytes::copy_from_slice(payload(payload_json)?);
         let (pending, tell) = pending(waiters);
-        let done = Box::new(move |result: Result<String, StoreError>| tell(result.map(Found::Stored)));
+        let done = Box::new(move |result: Result<String, StoreError>| tell(result.map(Answer::Stored)));
         calling(py, || self.log.store(scope, stream, kind, bytes, done))?;
         Ok(pending)
     }
@@ -75,7 +75,7 @@ impl HookLog {
     /// Asks for what a scope holds after an id.
     fn replay(&self, py: Python<'_>, waiters: &Waiters, scope: &str, last_event_id: &str) -> PyResult<Pending> {
         let (pending, tell) = pending(waiters);
-        let done = Box::new(move |result: Result<Option<HookReplay>, StoreError>| tell(result.map(Found::Replayed)));
+        let done = Box::new(move |result: Result<Option<HookReplay>, StoreError>| tell(result.map(Answer::Replayed)));
         calling(py, || self.log.replay(scope, last_event_id, done))?;
         Ok(pending)
     }
@@ -109,9 +109,9 @@ impl Pending {
             Some(Ok(found)) => found,
         };
         let value = match found {
-            Found::Stored(id) => Some(id.into_pyobject(py)?.into_any()),
-            Found::Replayed(None) => None,
-            Found::Replayed(Some(HookReplay { stream, events })) => {
+            Answer::Stored(id) => Some(id.into_pyobject(py)?.into_any()),
+            Answer::Replayed(None) => None,
+            Answer::Replayed(Some(HookReplay { stream, events })) => {
                 let events: Vec<_> = events.into_iter().map(|(id, payload)| (id, PyBytes::new(py, &payload))).collect();
                 Some((stream, events).into_pyobject(py)?.into_any())
             }

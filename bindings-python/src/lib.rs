@@ -78,7 +78,7 @@ mod _native {
         fork::begin();
         log::install();
         #[cfg(feature = "testing")]
-        module.add_function(wrap_pyfunction!(admission::told, module)?)?;
+        module.add_function(wrap_pyfunction!(admission::inspect_body, module)?)?;
         module.add_function(wrap_pyfunction!(tasks::is_of_message, module)?)?;
         #[cfg(feature = "testing")]
         module.add_function(wrap_pyfunction!(panics::panic_in, module)?)?;

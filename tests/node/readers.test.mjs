@@ -13,7 +13,7 @@ import { bodyOfChunks } from '../../bindings-node/lib/server/body.mjs';
 import { createResumableMcpHandler } from '../../bindings-node/lib/server/mcp.mjs';
 import { ours, test } from './kit/test.mjs';
 
-const { told } = createRequire(import.meta.url)('../../bindings-node/tailrope.node');
+const { inspectBody } = createRequire(import.meta.url)('../../bindings-node/tailrope.node');
 const { vectors } = JSON.parse(readFileSync(new URL('../vectors/readers.json', import.meta.url), 'utf8'));
 const LINES = [(value) => JSONRPCMessageSchema.parse(value), parseJSONRPCMessage];
 
@@ -21,7 +21,7 @@ const bytesOf = ({ body, body_hex }) => (body === undefined ? Buffer.from(body_h
 
 /** The messages that the core reads; nothing where it refuses the body. */
 function oursOf(body) {
-  const read = JSON.parse(told(1, body));
+  const read = JSON.parse(inspectBody(1, body));
   return Array.isArray(read) ? read : undefined;
 }
 

@@ -252,7 +252,7 @@ async def test_o15_hook_that_hangs_is_left_when_the_engine_gives_up(is_stubborn:
     # As the server of a session does that has ended.
     adoption.refuse("its server has ended")
     await performing
-    assert sent[0]["status"] == 503 and adopted.refused == ["session_not_told"]
+    assert sent[0]["status"] == 503 and adopted.refused == ["session_unread"]
     await cancelled.wait()
     ended.append(True)
     for task in asyncio.all_tasks() - before:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tailrope._native import told
+from tailrope._native import inspect_body
 from tailrope.mcp import _sdk
 
 pytestmark = pytest.mark.ours
@@ -28,7 +28,7 @@ def body_of(vector: dict[str, Any]) -> bytes:
 
 
 def ours(body: bytes) -> list[Told] | None:
-    read = json.loads(told(_sdk.MAJOR, body))
+    read = json.loads(inspect_body(_sdk.MAJOR, body))
     return read if isinstance(read, list) else None
 
 

@@ -136,8 +136,8 @@ impl Engine {
 
     /// Notes that such a request is left to the SDK.
     #[napi(catch_unwind)]
-    pub fn left_to_sdk(&self, env: &Env, requested: String) {
-        self.engine.left_to_sdk(&requested);
+    pub fn note_unresumable(&self, env: &Env, requested: String) {
+        self.engine.note_unresumable(&requested);
         self.waiters.flush(env);
     }
 

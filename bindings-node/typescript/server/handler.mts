@@ -231,7 +231,7 @@ export class Handler {
     }
     const isOurs = route === 'call' || route === 'listen' || route === 'undeclared';
     if (!this.#preferResumable && !takesTasks && !isOurs) {
-      this.#runtime.engine.leftToSdk(revision);
+      this.#runtime.engine.noteUnresumable(revision);
     }
     return routed !== null && (isOurs || route === 'discover')
       ? this.#tasks.serve(exchange, routed)

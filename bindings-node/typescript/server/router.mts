@@ -253,7 +253,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
       await transport[ADOPT](new Adoption(sessionId, adopted, exchange, onReady));
     } catch (error) {
       // First: others that wait for the session are told why.
-      adopted.refuse('session_not_told', error instanceof Error ? error.message : String(error));
+      adopted.refuse('session_unread', error instanceof Error ? error.message : String(error));
       this.#failed(error);
       await this.#close(made);
     }

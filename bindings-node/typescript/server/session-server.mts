@@ -297,7 +297,7 @@ export class SessionServer {
       await this.#adopting;
     } catch (error) {
       // First, as closing would end the session for all processes.
-      adopted.refuse('session_not_told', describe(error));
+      adopted.refuse('session_unread', describe(error));
       this.#failed('a session does not go on here', error);
       await this.#close();
     }

@@ -175,7 +175,7 @@ impl FollowedCall {
     }
 
     /// What a request about the task was answered with. Gives what the client reads, and how it goes on.
-    pub fn told(&mut self, status: u16, body: &[u8]) -> (Vec<u8>, Next) {
+    pub fn answered(&mut self, status: u16, body: &[u8]) -> (Vec<u8>, Next) {
         let last = last_event(body);
         let message = last.as_deref().unwrap_or_else(|| std::str::from_utf8(body).unwrap_or_default());
         if let Some(error) = member(message, &["error"]).and_then(object) {

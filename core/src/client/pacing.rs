@@ -131,7 +131,7 @@ impl Pacing {
         self.attempts
     }
 
-    pub(super) fn told(&mut self, retry_ms: u64) {
+    pub(super) fn set_retry_ms(&mut self, retry_ms: u64) {
         self.retry_ms = Some(retry_ms);
     }
 

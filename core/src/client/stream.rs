@@ -332,7 +332,7 @@ impl ResumableStream {
     fn item(&mut self, item: sse_decoder::Item, steps: &mut Vec<Step>) {
         match item {
             sse_decoder::Item::Comment(text) => steps.extend(gap(&text)),
-            sse_decoder::Item::Retry(retry_ms) => self.pacing.told(retry_ms),
+            sse_decoder::Item::Retry(retry_ms) => self.pacing.set_retry_ms(retry_ms),
             sse_decoder::Item::Cursor(id) => self.moved(&id),
             sse_decoder::Item::Event(event) => self.event(event, steps),
         }

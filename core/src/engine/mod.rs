@@ -63,7 +63,7 @@ use crate::sync::{Arc, Mutex};
 use clock::Randomness;
 use drained::Drained;
 use live::Live;
-use logs::kept::Kept;
+use logs::confirmed::Confirmed;
 use sessions::cell::{Cell, Names};
 use sessions::places::Places;
 use sessions::sending::MAX_UNANSWERED;
@@ -142,8 +142,8 @@ impl Engine {
             unanswered: AtomicU64::new(0),
             cuts: Mutex::default(),
             awaited: AtomicU64::new(0),
-            kept: Mutex::default(),
-            left: Mutex::default(),
+            confirmed: Mutex::default(),
+            released: Mutex::default(),
             draining: Mutex::default(),
             drained: Drained::default(),
             drained_from: AtomicU64::new(0),
@@ -266,11 +266,11 @@ impl Engine {
                 None => {}
             }
         }
-        lock(&self.0.kept).trim(now, self.0.options.shortest_retention_ms());
+        lock(&self.0.confirmed).trim(now, self.0.options.shortest_retention_ms());
         self.0.note_cut_off();
         self.0.write_repeats();
         self.0.live.rest(now);
-        self.0.forget_left(now);
+        self.0.forget_released(now);
         self.0.sweep(now);
         idle
     }
@@ -389,7 +389,7 @@ impl Engine {
             cell.leave();
         }
         self.0.leave_tasks();
-        self.0.forget_left_tasks();
+        self.0.forget_released_tasks();
         lock(&self.0.ended).clear();
     }
 
@@ -406,11 +406,11 @@ impl Engine {
             cell.leave_store();
         }
         self.0.leave_tasks();
-        self.0.forget_left_tasks();
+        self.0.forget_released_tasks();
         lock(&self.0.timed).clear();
         lock(&self.0.deadlines).clear();
         *lock(&self.0.places) = Places::default();
-        *lock(&self.0.kept) = Kept::default();
+        *lock(&self.0.confirmed) = Confirmed::default();
         lock(&self.0.ended).clear();
         // Dropped without any lock: each session refers to the engine, and takes its locks when it is dropped.
         drop(sessions);

@@ -6,11 +6,11 @@ use crate::Ms;
 use crate::engine::clock::{Clock, Randomness};
 use crate::engine::drained::Drained;
 use crate::engine::live::Live;
-use crate::engine::logs::kept::Kept;
+use crate::engine::logs::confirmed::Confirmed;
 use crate::engine::sessions::building::Building;
 use crate::engine::sessions::cell::Cell;
-use crate::engine::sessions::left::Left;
 use crate::engine::sessions::places::Places;
+use crate::engine::sessions::released::Released;
 use crate::engine::stats::Counters;
 use crate::engine::tasks::board::{Board, Expiry};
 use crate::engine::tasks::cell::CallCell;
@@ -95,9 +95,9 @@ pub(crate) struct Shared {
     /// Streams whose client is expected to come back.
     pub(crate) awaited: AtomicU64,
     /// The last appends that the store confirmed lately, in case it loses them.
-    pub(crate) kept: Mutex<Kept>,
+    pub(crate) confirmed: Mutex<Confirmed>,
     /// Sessions that were left lately, in case the store loses that.
-    pub(crate) left: Mutex<Left>,
+    pub(crate) released: Mutex<Released>,
     /// A drain that has begun, and since when.
     pub(crate) draining: Mutex<Option<(Drain, Ms)>>,
     pub(crate) drained: Drained,

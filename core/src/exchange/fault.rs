@@ -25,7 +25,7 @@ pub enum Fault<'a> {
     /// The session has ended (W-084).
     SessionEnded,
     /// Only the event store knows whether there is such a session, and it cannot tell now.
-    SessionNotTold,
+    SessionUnread,
     /// There is no such session for this sender (W-083, I7).
     SessionUnknown,
     /// The event store gave no sign for so long that another process may have the session.
@@ -53,7 +53,7 @@ impl<'a> Fault<'a> {
             "not_opened" => Self::NotOpened,
             "not_initialize" => Self::NotInitialize,
             "session_ended" => Self::SessionEnded,
-            "session_not_told" => Self::SessionNotTold,
+            "session_unread" => Self::SessionUnread,
             "session_unknown" => Self::SessionUnknown,
             "store_silent" => Self::StoreSilent,
             "too_many_requests" => Self::TooManyRequests,
@@ -97,7 +97,7 @@ impl<'a> Fault<'a> {
             Self::NotOpened => Refusal::new(400, PARSE_ERROR, "Parse error"),
             Self::NotInitialize => wording.refused(400, "Bad Request: Server not initialized"),
             Self::SessionEnded => wording.session_ended(),
-            Self::SessionNotTold => wording.session_not_told(),
+            Self::SessionUnread => wording.session_unread(),
             Self::SessionUnknown => wording.session_unknown(),
             Self::StoreSilent => {
                 Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the event store gives no sign")

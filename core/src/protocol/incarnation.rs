@@ -34,17 +34,17 @@ impl Incarnation {
         self.0 > 1
     }
 
-    /// What the client is told in the place of an id.
-    pub fn told(self, own: &RequestId) -> RequestId {
+    /// What the client sees in the place of an id.
+    pub fn rename(self, own: &RequestId) -> RequestId {
         if self.renames() { RequestId::Text(format!("{}:{}", self.0, own.to_json()).into()) } else { own.clone() }
     }
 
     /// The server object's own id. None where it has made no request of that name.
-    pub fn own(self, told: &RequestId) -> Option<RequestId> {
+    pub fn own(self, renamed: &RequestId) -> Option<RequestId> {
         if !self.renames() {
-            return Some(told.clone());
+            return Some(renamed.clone());
         }
-        let RequestId::Text(text) = told else { return None };
+        let RequestId::Text(text) = renamed else { return None };
         let (number, own) = text.split_once(':')?;
         if number.parse() == Ok(self.0) { RequestId::from_json(own) } else { None }
     }
@@ -65,7 +65,7 @@ impl Incarnation {
         };
         let own = if id.is_some() { [id, token] } else { [request_id.filter(|_| is_cancellation), None] };
         let told =
-            own.into_iter().flatten().filter_map(|raw| Some((raw, self.told(&RequestId::from_json(raw.get())?))));
+            own.into_iter().flatten().filter_map(|raw| Some((raw, self.rename(&RequestId::from_json(raw.get())?))));
         replaced(text, told)
     }
 
@@ -116,8 +116,8 @@ mod tests {
 
     const SECOND: Incarnation = Incarnation(2);
 
-    fn told(message: &str) -> Option<String> {
-        SECOND.outgoing(message.as_bytes()).map(|told| String::from_utf8(told.into()).unwrap())
+    fn outgoing(message: &str) -> Option<String> {
+        SECOND.outgoing(message.as_bytes()).map(|message| String::from_utf8(message.into()).unwrap())
     }
 
     fn heard(message: &str) -> Incoming {
@@ -139,13 +139,13 @@ mod tests {
     fn o6_a_request_and_its_progress_token_are_told_by_other_names() {
         let request = r#"{"jsonrpc": "2.0", "id": 0, "method": "elicitation/create", "params": {"_meta": {"progressToken": 0}, "requestId": 0}}"#;
         let want = r#"{"jsonrpc": "2.0", "id": "2:0", "method": "elicitation/create", "params": {"_meta": {"progressToken": "2:0"}, "requestId": 0}}"#;
-        assert_eq!(told(request).as_deref(), Some(want));
+        assert_eq!(outgoing(request).as_deref(), Some(want));
         assert_eq!(
-            told(r#"{"jsonrpc":"2.0","method":"roots/list","id":"a\"b"}"#).as_deref(),
+            outgoing(r#"{"jsonrpc":"2.0","method":"roots/list","id":"a\"b"}"#).as_deref(),
             Some(r#"{"jsonrpc":"2.0","method":"roots/list","id":"2:\"a\\\"b\""}"#)
         );
         assert_eq!(
-            told(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#).as_deref(),
+            outgoing(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#).as_deref(),
             Some(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"2:7"}}"#)
         );
     }
@@ -158,7 +158,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","method":"notifications/message"}"#,
             "not JSON",
         ] {
-            assert_eq!(told(message), None, "{message}");
+            assert_eq!(outgoing(message), None, "{message}");
         }
         for message in [
             r#"{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"progressToken":0}}"#,

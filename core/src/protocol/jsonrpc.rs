@@ -363,10 +363,10 @@ pub fn read_progress(message: &[u8]) -> Option<Progress> {
         #[serde(borrow)]
         method: Cow<'a, str>,
         #[serde(borrow)]
-        params: Told<'a>,
+        params: Params<'a>,
     }
     #[derive(Deserialize)]
-    struct Told<'a> {
+    struct Params<'a> {
         #[serde(borrow, rename = "progressToken")]
         token: &'a RawValue,
         #[serde(borrow)]
@@ -374,7 +374,7 @@ pub fn read_progress(message: &[u8]) -> Option<Progress> {
     }
     memchr::memmem::find(message, b"progressToken")?;
     let text = std::str::from_utf8(message).ok()?;
-    let Message { method, params: Told { token: raw, progress } } = serde_json::from_str(text).ok()?;
+    let Message { method, params: Params { token: raw, progress } } = serde_json::from_str(text).ok()?;
     let number = progress.get().parse().ok().filter(|_| method == "notifications/progress")?;
     Some(Progress { token: token(raw)?, number, number_at: place(text, progress) })
 }

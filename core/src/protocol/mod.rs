@@ -27,6 +27,8 @@ pub mod event_id;
 pub(crate) mod fields;
 mod hex;
 mod incarnation;
+#[cfg(feature = "testing")]
+pub mod inspect;
 pub(crate) mod json;
 pub mod jsonrpc;
 mod reason;
@@ -37,8 +39,6 @@ pub mod revision;
 pub mod sse;
 pub(crate) mod sse_blocks;
 pub mod sse_decoder;
-#[cfg(feature = "testing")]
-pub mod told;
 mod tool_name;
 
 pub use admission::{AcceptRule, Context, Dialect, Head, Operation, admit, admit_with_versions};

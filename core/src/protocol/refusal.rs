@@ -323,7 +323,7 @@ impl Wording {
     }
 
     /// Whether there is such a session is known to the event store alone, which cannot tell now.
-    pub fn session_not_told(self) -> Refusal {
+    pub fn session_unread(self) -> Refusal {
         Refusal::new(503, INTERNAL_ERROR, "Service Unavailable: the session cannot be looked up now")
             .because(Reason::StoreUnread)
     }

@@ -56,7 +56,7 @@ impl Session {
     ///
     /// A poll is pending for max(10 x retry, 60 s) after a connection that left something to come back for. Without any
     /// contact nothing but a connection holds for longer than `max_detached_ms`.
-    pub fn held_until(&self, max_detached_ms: u64) -> Ms {
+    pub fn busy_until(&self, max_detached_ms: u64) -> Ms {
         if self.connections > 0 {
             return Ms::NEVER;
         }
@@ -73,18 +73,18 @@ impl Session {
         let is_opening = self.revision.is_none() && self.last_contact + MIN_POLL_MS > now;
         let is_read_elsewhere = self.last_contact + 2 * sign_ms > now
             && self.streams.values().any(|stream| stream.machine.is_read_elsewhere());
-        !is_opening && !is_read_elsewhere && self.held_until(max_detached_ms) <= now
+        !is_opening && !is_read_elsewhere && self.busy_until(max_detached_ms) <= now
     }
 
-    /// When the session has been idle for its idle time; never while something [holds](Self::held_until) it.
+    /// When the session has been idle for its idle time; never while something [holds](Self::busy_until) it.
     pub fn idle_at(&self, max_detached_ms: u64) -> Ms {
-        let held_until = self.held_until(max_detached_ms);
+        let busy_until = self.busy_until(max_detached_ms);
         if self.connections > 0 || !self.in_flight.is_empty() {
-            return held_until;
+            return busy_until;
         }
         if self.idle_ms == 0 {
             return Ms::NEVER;
         }
-        held_until.max(self.last_contact + self.idle_ms)
+        busy_until.max(self.last_contact + self.idle_ms)
     }
 }

@@ -4,8 +4,8 @@
 
 mod caller;
 mod inbox;
-mod left;
 mod owners;
+mod released;
 mod retention;
 mod shared;
 
@@ -15,9 +15,9 @@ use bytes::Bytes;
 
 pub use caller::{Caller, Event, Log, progress};
 use inbox::RULE_14;
-pub use left::check_left;
 use owners::RULE_12;
 pub use owners::check_settle;
+pub use released::check_released;
 pub use retention::check_retention;
 pub use shared::check_shared;
 

@@ -90,7 +90,7 @@ impl Reach {
 
     /// See [`EventStore::refused_ms`](super::EventStore::refused_ms).
     pub fn refused_ms(&self) -> Option<u64> {
-        self.refusing.is_told().then(|| self.refusing.lasts_at(Instant::now())).flatten()
+        self.refusing.is_logged().then(|| self.refusing.lasts_at(Instant::now())).flatten()
     }
 }
 
@@ -105,7 +105,7 @@ struct Trouble {
 #[derive(Debug, Default)]
 struct Spell {
     since: Option<Instant>,
-    is_told: bool,
+    is_logged: bool,
 }
 
 impl Trouble {
@@ -114,7 +114,7 @@ impl Trouble {
         self.is_there.store(true, Ordering::Relaxed);
         let mut spell = self.lock();
         let since = *spell.since.get_or_insert(now);
-        now.saturating_duration_since(since) >= TROUBLE_AFTER && !std::mem::replace(&mut spell.is_told, true)
+        now.saturating_duration_since(since) >= TROUBLE_AFTER && !std::mem::replace(&mut spell.is_logged, true)
     }
 
     /// It went well. For how long it did not, if the log has said so.
@@ -124,8 +124,8 @@ impl Trouble {
         }
         let mut state = self.lock();
         self.is_there.store(false, Ordering::Relaxed);
-        let Spell { since, is_told } = std::mem::take(&mut *state);
-        since.filter(|_| is_told).map(|since| ms(now.saturating_duration_since(since)))
+        let Spell { since, is_logged } = std::mem::take(&mut *state);
+        since.filter(|_| is_logged).map(|since| ms(now.saturating_duration_since(since)))
     }
 
     /// For how long it has gone wrong.
@@ -137,8 +137,8 @@ impl Trouble {
         (lasts >= TROUBLE_AFTER).then(|| ms(lasts))
     }
 
-    fn is_told(&self) -> bool {
-        self.is_there.load(Ordering::Relaxed) && self.lock().is_told
+    fn is_logged(&self) -> bool {
+        self.is_there.load(Ordering::Relaxed) && self.lock().is_logged
     }
 
     fn lock(&self) -> MutexGuard<'_, Spell> {

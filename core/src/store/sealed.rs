@@ -194,7 +194,7 @@ impl Opening {
         Ok(attached)
     }
 
-    fn held(
+    fn open_running(
         &self,
         session: &Arc<str>,
         held: Result<Vec<RunningLog>, StoreError>,
@@ -289,7 +289,7 @@ impl Complete for Opening {
                 }
                 Outcome::Attached(attached)
             }
-            Outcome::Held(held) => Outcome::Held(self.held(&key.session, held)),
+            Outcome::Held(held) => Outcome::Held(self.open_running(&key.session, held)),
             Outcome::Taken(taken) => Outcome::Taken(self.taken(&key.session, taken)),
             other @ (Outcome::Done(_) | Outcome::Withdrawn(_)) => other,
         });
@@ -348,7 +348,7 @@ impl EventStore for SealedStore {
         }
         let ticket = self.opening.ticket(ticket, &key, Attach::default());
         let answer = self.inner.hold(session, &hold, &ticket);
-        self.opening.answered(ticket.number, answer, |held| self.opening.held(&key.session, held))
+        self.opening.answered(ticket.number, answer, |held| self.opening.open_running(&key.session, held))
     }
 
     fn append(&self, now: Ms, key: &StreamKey, epoch: Epoch, append: &Append, ticket: &Ticket) -> Answer<()> {

@@ -126,7 +126,7 @@ impl Link {
     }
 
     /// The delay that its client is told where that is `retry_ms` by itself: more, and spread, where many streams are polled.
-    pub(super) fn told_ms(&self, retry_ms: u32) -> u32 {
+    pub(super) fn effective_retry_ms(&self, retry_ms: u32) -> u32 {
         match self.spread.floor_ms {
             floor_ms if floor_ms > retry_ms => self.spread_retry(floor_ms, floor_ms),
             _ => retry_ms,

@@ -135,7 +135,7 @@ impl Subscription {
     }
 
     /// How the task with this number stands now; none where there is none for this client. Whether there is something to tell.
-    pub fn found(&mut self, number: usize, task: Option<&Task>) -> bool {
+    pub fn update(&mut self, number: usize, task: Option<&Task>) -> bool {
         let Some(followed) = self.tasks.get_mut(number) else { return false };
         match (&mut followed.state, task) {
             (State::Done, _) => return false,

@@ -23,7 +23,7 @@ fn error_code(answer: &Exchange) -> Option<i64> {
 }
 
 /// An answer in short, where it should have been another one.
-fn told(answer: &Exchange) -> String {
+fn in_short(answer: &Exchange) -> String {
     match error_code(answer) {
         Some(code) => format!("{code}"),
         None if result_of(answer).is_some() => "a result".to_owned(),
@@ -54,7 +54,7 @@ pub(super) async fn tasks_refused(facts: &Facts, seen: &Evidence) -> Found<Outco
         let answer = facts.ask_about(method, MADE_UP, false).await?;
         seen.note(format!("POST {method} of a client that takes no tasks"), &answer);
         if error_code(&answer) != Some(i64::from(MISSING_CLIENT_CAPABILITY)) {
-            let told = told(&answer);
+            let told = in_short(&answer);
             return fault(format!("{method} of a client that takes no tasks: {told}, not {MISSING_CLIENT_CAPABILITY}"));
         }
         let message = answer.json();
@@ -67,7 +67,7 @@ pub(super) async fn tasks_refused(facts: &Facts, seen: &Evidence) -> Found<Outco
         let answer = facts.ask_about(method, MADE_UP, true).await?;
         seen.note(format!("POST {method} with a made-up id"), &answer);
         if error_code(&answer) != Some(i64::from(INVALID_PARAMS)) {
-            let reason = format!("{method} with a made-up id: {}, not {INVALID_PARAMS}", told(&answer));
+            let reason = format!("{method} with a made-up id: {}, not {INVALID_PARAMS}", in_short(&answer));
             return if method == "tasks/get" { fault(reason) } else { warn(reason) };
         }
     }
@@ -131,7 +131,7 @@ pub(super) async fn task_polled(facts: &Facts, seen: &Evidence) -> Found<Outcome
         let Some(state) = result_of(&answer) else {
             seen.note("POST tasks/get", &answer);
             let which = if number == 1 { "the first poll" } else { "a poll" };
-            return fault(format!("{which} is answered {}", told(&answer)));
+            return fault(format!("{which} is answered {}", in_short(&answer)));
         };
         let wrong = judged_state(&state, id);
         let status = state.get("status").and_then(Value::as_str).unwrap_or_default();
@@ -187,7 +187,7 @@ async fn judged_end(facts: &Facts, seen: &Evidence, id: &str, status: &str) -> F
     match result_of(&again) {
         Some(state) if state.get("status") == Some(&json!(status)) => ok(format!("{status}, and stays so")),
         Some(_) => fault(format!("{status}, and then something else")),
-        None => fault(format!("{status}, and then {}", told(&again))),
+        None => fault(format!("{status}, and then {}", in_short(&again))),
     }
 }
 
@@ -199,7 +199,7 @@ pub(super) async fn task_cancelled(facts: &Facts, seen: &Evidence) -> Found<Outc
         let answer = facts.ask_about("tasks/cancel", id, true).await?;
         seen.note(what, &answer);
         let Some(acknowledged) = result_of(&answer) else {
-            return fault(format!("a cancellation is answered {}", told(&answer)));
+            return fault(format!("a cancellation is answered {}", in_short(&answer)));
         };
         if acknowledged.get("resultType") != Some(&json!("complete")) {
             return fault("the acknowledgement's resultType is not complete");
@@ -209,6 +209,6 @@ pub(super) async fn task_cancelled(facts: &Facts, seen: &Evidence) -> Found<Outc
     seen.note("POST tasks/get", &answer);
     match result_of(&answer).as_ref().and_then(|state| state.get("status")?.as_str()) {
         Some(status) => ok(format!("acknowledged, each time; then {status}")),
-        None => fault(format!("a task that was cancelled is not there any more: {}", told(&answer))),
+        None => fault(format!("a task that was cancelled is not there any more: {}", in_short(&answer))),
     }
 }

@@ -84,7 +84,7 @@ impl Session {
             headers.extend(name.map(|name| ("mcp-name", name.to_owned())));
         }
         let exchange = self.endpoint.send(Method::POST, &headers, Some(message.to_string()), within).await?;
-        Ok(self.kept(exchange, message["id"].as_u64().map(Stream::Request)))
+        Ok(self.record(exchange, message["id"].as_u64().map(Stream::Request)))
     }
 
     pub(crate) async fn request(&self, id: u64, method: &str) -> Result<Rc<Exchange>, NoAnswer> {
@@ -102,14 +102,14 @@ impl Session {
         if let Some(cursor) = cursor {
             headers.push(("last-event-id", cursor.to_owned()));
         }
-        Ok(self.kept(self.endpoint.send(Method::GET, &headers, None, self.timeout).await?, stream))
+        Ok(self.record(self.endpoint.send(Method::GET, &headers, None, self.timeout).await?, stream))
     }
 
     pub(crate) async fn delete(&self) -> Result<Rc<Exchange>, NoAnswer> {
-        Ok(self.kept(self.endpoint.send(Method::DELETE, &self.headers(), None, self.timeout).await?, None))
+        Ok(self.record(self.endpoint.send(Method::DELETE, &self.headers(), None, self.timeout).await?, None))
     }
 
-    fn kept(&self, exchange: Rc<Exchange>, stream: Option<Stream>) -> Rc<Exchange> {
+    fn record(&self, exchange: Rc<Exchange>, stream: Option<Stream>) -> Rc<Exchange> {
         self.opened.borrow_mut().push(Rc::clone(&exchange));
         if let Some(stream) = stream {
             self.streams.borrow_mut().push((stream, Rc::clone(&exchange)));

@@ -16,15 +16,15 @@ pub(crate) struct Recent(Mutex<Option<(Bytes, Arc<ServerJsonRpcMessage>)>>);
 impl Recent {
     /// Keeps a message instead of the one before, if it is not too large.
     pub(crate) fn keep(&self, json: Bytes, message: ServerJsonRpcMessage) {
-        *self.kept() = Some((json, Arc::new(message))).filter(|(json, _)| json.len() <= MAX_BYTES);
+        *self.lock() = Some((json, Arc::new(message))).filter(|(json, _)| json.len() <= MAX_BYTES);
     }
 
     /// The message, if this is its JSON.
     pub(crate) fn take(&self, json: &str) -> Option<Arc<ServerJsonRpcMessage>> {
-        self.kept().take_if(|(kept, _)| *kept == json).map(|(_, message)| message)
+        self.lock().take_if(|(known, _)| *known == json).map(|(_, message)| message)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<(Bytes, Arc<ServerJsonRpcMessage>)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Bytes, Arc<ServerJsonRpcMessage>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

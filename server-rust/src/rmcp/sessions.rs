@@ -26,7 +26,7 @@ use crate::rmcp::events::EventStream;
 use crate::rmcp::layer::{Caller, Callers, SessionsLayer};
 use crate::rmcp::messages::{admitted, json, parts_of};
 use crate::rmcp::served::Served;
-use crate::rmcp::transport::{Left, SessionTransport, serve};
+use crate::rmcp::transport::{Ended, SessionTransport, serve};
 use crate::sender::Identity;
 use crate::service::{Begun, relayed};
 use crate::table::Table;
@@ -81,7 +81,7 @@ pub struct Sessions {
     host: Arc<Host>,
     callers: Callers,
     table: Arc<Table<Served>>,
-    left: Arc<Left>,
+    ended: Arc<Ended>,
     adopter: Option<Arc<Adopter>>,
 }
 
@@ -151,8 +151,8 @@ impl Sessions {
     /// Sessions of this engine.
     pub fn new(engine: Engine) -> Self {
         let host = Host::new(engine);
-        let (table, left) = (Table::new(), Arc::default());
-        Self { host, callers: Callers::default(), table, left, adopter: None }
+        let (table, ended) = (Table::new(), Arc::default());
+        Self { host, callers: Callers::default(), table, ended, adopter: None }
     }
 
     /// The layer that shows sessions the HTTP requests, which rmcp's service does not: so a session is found only by
@@ -330,7 +330,7 @@ impl SessionManager for Sessions {
         let served = served(session, &ears, &self.host, &self.table, caller.path());
         self.table.insert(Arc::clone(&served));
         self.host.arm_for_engine();
-        Ok((id, SessionTransport::new(served, &self.left)))
+        Ok((id, SessionTransport::new(served, &self.ended)))
     }
 
     async fn initialize_session(
@@ -374,7 +374,7 @@ impl SessionManager for Sessions {
 
     async fn close_session(&self, id: &SessionId) -> Result<(), SessionsError> {
         // rmcp's service closes a session itself when its loop is over, and serves no request then.
-        if !Caller::is_shown() && self.left.remove(id) {
+        if !Caller::is_shown() && self.ended.remove(id) {
             return Ok(());
         }
         // A DELETE.

@@ -17,7 +17,7 @@ use crate::rmcp::served::Served;
 
 /// Serves a session with this handler, until the session ends.
 pub(crate) fn serve<S: ServerHandler>(handler: S, served: &Arc<Served>) -> impl Future<Output = ()> + Send + use<S> {
-    let transport = SessionTransport { served: Arc::clone(served), left: None };
+    let transport = SessionTransport { served: Arc::clone(served), ended: None };
     async move {
         // The future of the handshake is larger than everything that a session needs after it, so it is boxed.
         let begun = Box::pin(serve_server(Boxed(handler), transport)).await;
@@ -34,14 +34,14 @@ pub(crate) fn serve<S: ServerHandler>(handler: S, served: &Arc<Served>) -> impl 
 pub struct SessionTransport {
     served: Arc<Served>,
     /// Set if rmcp's own service runs the loop.
-    left: Option<Arc<Left>>,
+    ended: Option<Arc<Ended>>,
 }
 
 /// The sessions whose loop has ended, and which rmcp's service has yet to close.
 #[derive(Debug, Default)]
-pub(crate) struct Left(Mutex<HashSet<SessionId>>);
+pub(crate) struct Ended(Mutex<HashSet<SessionId>>);
 
-impl Left {
+impl Ended {
     fn insert(&self, id: &str) {
         self.lock().insert(id.into());
     }
@@ -59,17 +59,17 @@ impl Left {
 
 impl SessionTransport {
     /// The transport of a session whose loop rmcp's own service runs.
-    pub(crate) fn new(served: Arc<Served>, left: &Arc<Left>) -> Self {
-        Self { served, left: Some(Arc::clone(left)) }
+    pub(crate) fn new(served: Arc<Served>, ended: &Arc<Ended>) -> Self {
+        Self { served, ended: Some(Arc::clone(ended)) }
     }
 
     fn leave(&self) {
         // A panic ends the task that would close the session.
         if self.served.leave()
             && !thread::panicking()
-            && let Some(left) = &self.left
+            && let Some(ended) = &self.ended
         {
-            left.insert(self.served.session.id());
+            ended.insert(self.served.session.id());
         }
     }
 }

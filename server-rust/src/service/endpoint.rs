@@ -336,7 +336,7 @@ impl<A: Application> Endpoint<A> {
         let found = self.host.look_up(name, principal.as_ref(), last_event_id).await;
         let session = found.map_err(|error| {
             tracing::warn!(target: "tailrope", %error, "a session cannot be looked up");
-            Fault::SessionNotTold.refusal(&Dialect::NEUTRAL)
+            Fault::SessionUnread.refusal(&Dialect::NEUTRAL)
         })?;
         let session = session.ok_or_else(unknown)?;
         if parts.method != Method::GET

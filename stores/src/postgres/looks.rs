@@ -40,7 +40,7 @@ pub(super) async fn run(link: SharedLink, context: Arc<Context>) {
             match link.ask(context.timeout, async |client| look(&client, &context, &sessions).await).await {
                 Ok(found) => {
                     for (session, found) in sessions.iter().zip(found) {
-                        known.found(wake, session, found, is_listening);
+                        known.compare(wake, session, found, is_listening);
                     }
                     if hears { rarely } else { OFTEN.max(4 * asked.elapsed()) }
                 }
@@ -60,7 +60,7 @@ type Seen = (i64, bool, i64);
 
 /// What a look found of a session. By itself it is not there.
 #[derive(Default)]
-struct Found {
+struct Look {
     is_mine: bool,
     /// The number of the last message that waits.
     waiting: Option<i64>,
@@ -105,7 +105,7 @@ impl Known {
     }
 
     /// Tells what is not as it was. Of what was not seen before only who gets no notifications is told.
-    fn found(&mut self, wake: &Wake, name: &Arc<str>, found: Found, is_listening: bool) {
+    fn compare(&mut self, wake: &Wake, name: &Arc<str>, found: Look, is_listening: bool) {
         let Some(session) = self.0.get_mut(name) else { return };
         if session.is_mine && !found.is_mine {
             wake.watchers.session_changed(name);
@@ -133,14 +133,14 @@ impl Known {
 }
 
 /// What there is of these sessions, in their order.
-async fn look(client: &Client, context: &Context, sessions: &[Arc<str>]) -> Result<Vec<Found>, Error> {
+async fn look(client: &Client, context: &Context, sessions: &[Arc<str>]) -> Result<Vec<Look>, Error> {
     let mut all = Vec::with_capacity(sessions.len());
     for sessions in sessions.chunks(AT_A_TIME) {
         let names: Vec<&[u8]> = sessions.iter().map(|name| name.as_bytes()).collect();
         let asked = [(&context.owner as _, Type::INT8), (&names as _, Type::BYTEA_ARRAY)];
         let rows = client.query_typed(&context.statements.heads, &asked).await?;
         let first = all.len();
-        all.resize_with(first + sessions.len(), Found::default);
+        all.resize_with(first + sessions.len(), Look::default);
         for row in rows {
             let at = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
             let Some(found) = all.get_mut(first.saturating_add(at)) else { continue };

@@ -9,7 +9,6 @@
 //! clock but this process's own, and by what was seen of that owner's beats.
 
 mod address;
-mod held;
 mod hints;
 mod layout;
 mod live;
@@ -21,6 +20,7 @@ mod script;
 #[cfg(feature = "testing")]
 pub(crate) mod seams;
 mod tags;
+mod usage;
 mod worker;
 
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use std::sync::Arc;
 use tailrope_core::store::parts::{Backend, Pulse, Queued};
 use tailrope_core::store::{StoreOptions, Usage, Watcher};
 
-use held::Held;
 use hints::Hints;
 pub(crate) use looking::Looking;
+use usage::Book;
 
 use crate::OpenError;
 
@@ -52,7 +52,7 @@ pub fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, OpenErr
 /// What the callers of a store and its thread share, besides the mailbox.
 #[derive(Clone)]
 pub struct Redis {
-    held: Arc<Held>,
+    book: Arc<Book>,
     hints: Arc<Hints>,
     pulse: Arc<Pulse>,
     namespace: Arc<str>,
@@ -68,7 +68,7 @@ impl Backend for Redis {
     }
 
     fn usage(&self) -> Usage {
-        self.held.usage()
+        self.book.usage()
     }
 
     fn is_cut_off(&self) -> bool {

@@ -11,13 +11,13 @@ use tailrope_core::store::{Durability, StoreOptions};
 use tokio::time::sleep;
 
 use super::address::Address;
-use super::held::Held;
 use super::hints::{self, Listening};
 use super::layout;
 use super::nodes::{Nodes, describe, lasting, passing};
 use super::owners::Owners;
 use super::script::{self, Lives};
 use super::tags::Tags;
+use super::usage::Book;
 use super::worker::{self, Core};
 use super::{Redis, RedisStore};
 
@@ -42,7 +42,7 @@ pub(super) fn open(address: &str, options: &StoreOptions) -> Result<RedisStore, 
     let mailbox = Arc::new(Mailbox::new(timeout, CLOSING.min(timeout)));
     let pulse = Arc::new(Pulse::new(options.owner_lost_ms));
     let namespace = nodes.address.namespace.as_str().into();
-    let shared = Redis { held: Arc::new(Held::new(options)), hints: Arc::default(), pulse, namespace };
+    let shared = Redis { book: Arc::new(Book::new(options)), hints: Arc::default(), pulse, namespace };
     let (mail, backend) = (Arc::clone(&mailbox), shared.clone());
     let max_event_bytes = options.limits.max_event_bytes;
     let (tell, told) = channel();
@@ -70,7 +70,7 @@ async fn start(
     nodes: Arc<Nodes>,
     me: Arc<str>,
     mailbox: Arc<Mailbox>,
-    Redis { held, hints, pulse, .. }: Redis,
+    Redis { book, hints, pulse, .. }: Redis,
     options: &StoreOptions,
     tell: &Sender<Result<(), String>>,
 ) {
@@ -89,7 +89,7 @@ async fn start(
     let core = Core {
         nodes: Arc::clone(&nodes),
         mailbox,
-        held,
+        book,
         hints: Arc::clone(&hints),
         tags: tags.clone(),
         me: Arc::clone(&me),

@@ -89,7 +89,7 @@ impl Owners {
             let count = said.and_then(|said| std::str::from_utf8(said).ok()?.parse().ok());
             state.sightings.saw(owner, count, now)
         };
-        state.found(owner, unseen_ms);
+        state.sighted(owner, unseen_ms);
         state.is_blind = false;
         said.is_none()
     }
@@ -97,7 +97,7 @@ impl Owners {
     /// These could not be looked for. Until they can, nothing is known of them.
     fn saw_nothing(&self, owners: &[Box<str>], fault: &Fault) {
         let mut state = self.lock();
-        owners.iter().for_each(|owner| state.found(owner, 0));
+        owners.iter().for_each(|owner| state.sighted(owner, 0));
         if !std::mem::replace(&mut state.is_blind, true) {
             tracing::warn!(target: "tailrope", what = fault.what, "event store cannot look for owners");
         }
@@ -109,7 +109,7 @@ impl Owners {
 }
 
 impl State {
-    fn found(&mut self, owner: &str, unseen_ms: u64) {
+    fn sighted(&mut self, owner: &str, unseen_ms: u64) {
         if let Some(known) = self.known.get_mut(owner) {
             (known.is_asked, known.unseen_ms) = (false, unseen_ms);
         }

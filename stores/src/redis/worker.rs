@@ -10,13 +10,13 @@ use tailrope_core::store::{Attached, Outcome, StoreError};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::held::Held;
 use super::hints::Hints;
 use super::layout;
 use super::nodes::{Nodes, lasting, slot_of};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
 use super::tags::Tags;
+use super::usage::Book;
 use crate::next::next;
 
 /// One run of the script is of one session. The server does nothing else meanwhile.
@@ -29,7 +29,7 @@ pub(super) const GARBLED: &str = "the server's answer is not understood";
 pub(super) struct Core {
     pub(super) nodes: Arc<Nodes>,
     pub(super) mailbox: Arc<Mailbox>,
-    pub(super) held: Arc<Held>,
+    pub(super) book: Arc<Book>,
     pub(super) hints: Arc<Hints>,
     pub(super) tags: Tags,
     /// This store object among all.
@@ -101,10 +101,10 @@ impl Core {
         if let Some(what) = untold.filter(|_| !self.is_silent.swap(true, Ordering::Relaxed)) {
             tracing::warn!(target: "tailrope", what, "event store cannot tell others what changed: they find out later");
         }
-        self.held.removed(session, &others);
+        self.book.removed(session, &others);
         let outcomes =
             batch.iter().zip(results).map(|(op, result)| Some(self.note(session, &op.ask, result))).collect();
-        self.held.trimmed(session, trimmed, &others);
+        self.book.trimmed(session, trimmed, &others);
         self.over(session, batch, outcomes);
     }
 
@@ -130,12 +130,12 @@ impl Core {
     fn note(&self, session: &Arc<str>, ask: &Ask, result: Result<Words, StoreError>) -> Outcome {
         let garbled = || StoreError::Failed(GARBLED.to_owned());
         if let Err(StoreError::Gone | StoreError::Fenced) = result {
-            self.held.doubt(session);
+            self.book.doubt(session);
         }
         match (ask, result) {
             (Ask::Hold(_), result) => {
                 let running = result.and_then(|mut words| words.running().ok_or_else(garbled)).map(|running| {
-                    self.held.took(session, running.iter().map(|(log, written)| (log.nonce, *written)));
+                    self.book.took(session, running.iter().map(|(log, written)| (log.nonce, *written)));
                     running.into_iter().map(|(log, _)| log).collect()
                 });
                 Outcome::Held(running)
@@ -153,7 +153,7 @@ impl Core {
                     if lost > 0 {
                         log_lost(session, lost as usize);
                     }
-                    mail.iter().for_each(|(mail, written)| self.held.wrote(session, mail.nonce, *written));
+                    mail.iter().for_each(|(mail, written)| self.book.wrote(session, mail.nonce, *written));
                     mail.into_iter().map(|(mail, _)| mail).collect()
                 });
                 Outcome::Taken(mail)
@@ -165,15 +165,15 @@ impl Core {
                 match (ask, &mut result) {
                     (Ask::Append { nonce, .. } | Ask::Settle { nonce, .. }, Ok(words)) => {
                         if let Some(written) = words.written() {
-                            self.held.wrote(session, *nonce, written);
+                            self.book.wrote(session, *nonce, written);
                         }
                     }
-                    (Ask::DropStream { nonce, .. }, Ok(_)) => self.held.gone(session, *nonce),
+                    (Ask::DropStream { nonce, .. }, Ok(_)) => self.book.gone(session, *nonce),
                     (Ask::Keep { .. }, Ok(words)) => {
-                        words.nonces().iter().for_each(|log| self.held.gone(session, *log));
+                        words.nonces().iter().for_each(|log| self.book.gone(session, *log));
                     }
                     (Ask::Release { .. } | Ask::DropSession { .. }, Ok(_))
-                    | (Ask::Keep { .. }, Err(StoreError::Fenced)) => self.held.dropped(session),
+                    | (Ask::Keep { .. }, Err(StoreError::Fenced)) => self.book.dropped(session),
                     _ => {}
                 }
                 Outcome::Done(result.map(drop))
@@ -231,7 +231,7 @@ async fn beat(core: Arc<Core>) {
             Ok(()) => core.mailbox.reach.back(),
             Err(fault) => core.mailbox.reach.lost(&fault.what),
         }
-        for (session, nonces) in core.held.sweep() {
+        for (session, nonces) in core.book.sweep() {
             // Refused only by a store that is closed.
             let _ = core.mailbox.push(&session, Ask::Keep { nonces }, None);
         }

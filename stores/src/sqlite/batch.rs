@@ -199,7 +199,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The session that a write names, if it has this epoch.
-    pub(super) fn held(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<Reply<i64>> {
+    pub(super) fn owned_session(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<Reply<i64>> {
         Ok(match self.session(name)? {
             None => Err(StoreError::Gone),
             Some(session) if session.epoch != epoch => Err(StoreError::Fenced),
@@ -209,7 +209,7 @@ impl<'a> Batch<'a> {
 
     fn append(&mut self, key: &StreamKey, epoch: Epoch, append: &Append) -> Result<Reply<()>> {
         let db = self.db;
-        let session = match self.held(&key.session, epoch)? {
+        let session = match self.owned_session(&key.session, epoch)? {
             Ok(session) => session,
             Err(error) => return Ok(Err(error)),
         };
@@ -231,7 +231,7 @@ impl<'a> Batch<'a> {
         }
         let is_answered = append.events.last().is_some_and(|last| last.kind == EventKind::Terminal);
         if is_answered || append.end.is_some() {
-            row.kept_until = Some(self.kept_until(&row, append.paced)?);
+            row.kept_until = Some(self.retained_until(&row, append.paced)?);
         }
         if append.end.is_some() || append.paced.is_some() {
             let mut update = db.prepare_cached(
@@ -245,7 +245,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Until when a log is kept that ends now, and of whose pace this is said.
-    pub(super) fn kept_until(&self, log: &Row, paced: Option<Paced>) -> Result<i64> {
+    pub(super) fn retained_until(&self, log: &Row, paced: Option<Paced>) -> Result<i64> {
         let mut select = self.db.prepare_cached("SELECT paced FROM stream WHERE id = ?1")?;
         let paced = match paced {
             Some(paced) => Some(paced),
@@ -330,7 +330,7 @@ impl<'a> Batch<'a> {
 
     fn settle(&mut self, key: &StreamKey, epoch: Epoch, seq: Seq) -> Result<()> {
         let db = self.db;
-        let (Ok(_), Some(row)) = (self.held(&key.session, epoch)?, self.row(key)?) else { return Ok(()) };
+        let (Ok(_), Some(row)) = (self.owned_session(&key.session, epoch)?, self.row(key)?) else { return Ok(()) };
         let (id, session, low, seq) = (row.id, row.session, row.low, position(seq));
         let question = params![id, seq, EventKind::Question as u8];
         if seq >= low {
@@ -350,7 +350,7 @@ impl<'a> Batch<'a> {
     }
 
     fn drop_stream(&mut self, key: &StreamKey, epoch: Epoch) -> Result<()> {
-        if let (Ok(_), Some(row)) = (self.held(&key.session, epoch)?, self.row(key)?.copied()) {
+        if let (Ok(_), Some(row)) = (self.owned_session(&key.session, epoch)?, self.row(key)?.copied()) {
             self.rows.insert(key.clone(), None);
             self.remove_stream(row.id, row.session, row.events, row.bytes)?;
         }
@@ -358,13 +358,13 @@ impl<'a> Batch<'a> {
     }
 
     fn drop_session(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<()> {
-        let Ok(session) = self.held(name, epoch)? else { return Ok(()) };
+        let Ok(session) = self.owned_session(name, epoch)? else { return Ok(()) };
         self.trim_streams()?;
         self.remove_session(session)
     }
 
     fn release(&mut self, name: &Arc<str>, epoch: Epoch) -> Result<()> {
-        let Ok(session) = self.held(name, epoch)? else { return Ok(()) };
+        let Ok(session) = self.owned_session(name, epoch)? else { return Ok(()) };
         let mut update = self.db.prepare_cached("UPDATE session SET released = ?2 WHERE id = ?1")?;
         update.execute(params![session, self.now])?;
         self.sessions.remove(name);

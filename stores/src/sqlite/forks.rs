@@ -20,11 +20,11 @@ type Reopen = Box<dyn Fn() -> Result<Connection> + Send + Sync>;
 
 /// A place for a connection, which is empty from a fork to the next use.
 struct Slot {
-    db: Mutex<Held>,
+    db: Mutex<Opened>,
     reopen: Reopen,
 }
 
-struct Held {
+struct Opened {
     db: Option<Connection>,
     /// How often it was opened.
     times: u64,
@@ -54,8 +54,8 @@ impl Link {
         reopen: impl Fn() -> Result<Connection> + Send + Sync + 'static,
     ) -> Result<Self, E> {
         let _no_fork = keep_forks_away();
-        let held = Held { db: Some(open()?), times: 1 };
-        let slot = Arc::new(Slot { db: Mutex::new(held), reopen: Box::new(reopen) });
+        let opened = Opened { db: Some(open()?), times: 1 };
+        let slot = Arc::new(Slot { db: Mutex::new(opened), reopen: Box::new(reopen) });
         lock(&OPEN).push(Arc::clone(&slot));
         Ok(Self(slot))
     }
@@ -66,8 +66,8 @@ impl Link {
     /// Those of `work`, and that the file could not be opened again.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut Connection, u64) -> Result<T>) -> Result<T> {
         let _no_fork = keep_forks_away();
-        let mut held = lock(&self.0.db);
-        let Held { db, times } = &mut *held;
+        let mut opened = lock(&self.0.db);
+        let Opened { db, times } = &mut *opened;
         let db = match db {
             Some(db) => db,
             None => {

@@ -42,7 +42,7 @@ impl Batch<'_> {
     /// Where there is nothing to tell and nothing to forget, nothing is written.
     pub(super) fn take(&mut self, name: &Arc<str>, epoch: Epoch, after: u64) -> Result<Reply<Vec<Mail>>> {
         let db = self.db;
-        let session = match self.held(name, epoch)? {
+        let session = match self.owned_session(name, epoch)? {
             Ok(session) => session,
             Err(error) => return Ok(Err(error)),
         };
@@ -78,7 +78,7 @@ impl Batch<'_> {
         let mut update = db.prepare_cached("UPDATE stream SET withdrawn = 1, tail = ?2 WHERE id = ?1")?;
         update.execute(params![before.id, &**end])?;
         let mut row = before;
-        row.kept_until = Some(self.kept_until(&row, None)?);
+        row.kept_until = Some(self.retained_until(&row, None)?);
         row.bytes += signed(end.len());
         self.change(key, &before, row);
         Ok(Ok(true))

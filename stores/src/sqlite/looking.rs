@@ -70,7 +70,7 @@ impl Looking {
         facts.add_known("file_system", disk);
         let bytes = |path: &Path| std::fs::metadata(path).ok().and_then(|file| i64::try_from(file.len()).ok());
         facts.add_known("file_bytes", bytes(&self.path));
-        facts.add_known("wal_bytes", bytes(&beside(&self.path, "-wal")));
+        facts.add_known("wal_bytes", bytes(&sibling(&self.path, "-wal")));
         let free = disk::free_bytes(self.folder()).and_then(|bytes| i64::try_from(bytes).ok());
         facts.add_known("disk_free_bytes", free);
         #[cfg(unix)]
@@ -84,8 +84,8 @@ impl Looking {
     }
 }
 
-/// The file beside this one whose name ends so.
-fn beside(path: &Path, end: &str) -> PathBuf {
+/// The file next to this one whose name ends so.
+fn sibling(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()

@@ -44,7 +44,7 @@ fn read(frames: &[u8]) -> Vec<Value> {
 }
 
 fn told(call: &mut FollowedCall, result: &Value) -> (Vec<Value>, Next) {
-    let (frames, next) = call.told(200, &answer(result));
+    let (frames, next) = call.answered(200, &answer(result));
     (read(&frames), next)
 }
 
@@ -149,7 +149,7 @@ fn a_stream_before_the_task_is_read_by_the_client_and_progress_rises() {
     // An answer to a poll may be a stream, too.
     let completed =
         format!("{notification}\n\ndata: {}\n\n", json!({"result": {"status": "completed", "result": {"a": 1}}}));
-    let (frames, _) = call.told(200, completed.as_bytes());
+    let (frames, _) = call.answered(200, completed.as_bytes());
     assert_eq!(read(&frames)[0]["result"], json!({"a": 1}));
 }
 
@@ -161,9 +161,9 @@ fn a_call_whose_task_has_no_result_fails() {
         assert_eq!(told(&mut tasked(), &result).0[0]["error"]["code"], -32603);
     }
     let unknown = br#"{"jsonrpc":"2.0","id":"x","error":{"code":-32602,"message":"Task not found"}}"#;
-    assert_eq!(read(&tasked().told(400, unknown).0)[0]["error"]["code"], -32602);
+    assert_eq!(read(&tasked().answered(400, unknown).0)[0]["error"]["code"], -32602);
     for (status, code) in [(401, "unauthorized"), (302, "unexpected_answer"), (503, "unexpected_answer")] {
-        let (frames, next) = tasked().told(status, b"<html>");
+        let (frames, next) = tasked().answered(status, b"<html>");
         assert_eq!((&read(&frames)[0]["error"]["data"]["tailrope"], next), (&json!(code), Next::Over));
     }
     let (frames, _) = tasked().failed(&Failure::GaveUp { attempts: 3, for_ms: 9 });

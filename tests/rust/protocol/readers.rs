@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 use tailrope_core::protocol::Dialect;
-use tailrope_core::protocol::told::told;
+use tailrope_core::protocol::inspect::inspect;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -46,7 +46,7 @@ fn i13_our_reader_takes_a_body_for_what_the_others_take_it_for() {
     for Vector { name, body, body_hex, want, refused_by, .. } in vectors {
         let body = body.map_or_else(|| unhex(&body_hex.unwrap()), String::into_bytes);
         for (line, dialect) in LINES {
-            let got = told(&body, dialect);
+            let got = inspect(&body, dialect);
             let is_refused = want == "refused" || refused_by.iter().any(|other| line.starts_with(&**other));
             if if is_refused { !got.is_string() } else { got != want } {
                 failed.push(format!("{name} by {line}: {got}"));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
 use tailrope_core::store::contract::{
-    Caller, Log, check, check_left, check_retention, check_settle, check_shared, check_size, progress,
+    Caller, Log, check, check_released, check_retention, check_settle, check_shared, check_size, progress,
 };
 use tailrope_core::store::{Epoch, EventStore, Hold, Limits, Queued, SessionRecord, StoreError, Watch, session_name};
 
@@ -67,7 +67,7 @@ fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
     let place = Place::new();
     let limits = Limits { max_age_ms: 1_000, ..Limits::default() };
     let sleep = |ms| thread::sleep(Duration::from_millis(ms));
-    check_left(&|| [(); 2].map(|()| start(&place, limits, 5_000)).into(), 1_000, &sleep);
+    check_released(&|| [(); 2].map(|()| start(&place, limits, 5_000)).into(), 1_000, &sleep);
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn check(vector: Vector) -> Result<(), String> {
                 let born = Born { created_at: UNIX_MS, retention_ms: RETENTION_MS };
                 let changes = changes.map(|changes| changes.into_iter().map(|spec| what(spec, born)));
                 let task = changes.map(|changes| task(&changes.collect::<Vec<_>>()));
-                wakes = subscription.found(number, task.as_ref());
+                wakes = subscription.update(number, task.as_ref());
             }
             Input::Drain => subscription.drain(),
             Input::Look => {}
@@ -256,14 +256,14 @@ fn t_24_t_25_hold_however_streams_are_cut_and_tasks_change() {
         let look = |subscription: &mut Subscription, at: usize, changes: &mut [usize; 2]| {
             let steps = vec![message("at work"); changes[at].min(ends[at] - 1)];
             let stands = if changes[at] == ends[at] { completed(&steps) } else { task(&steps) };
-            subscription.found(at, Some(&stands));
+            subscription.update(at, Some(&stands));
             changes[at] = (changes[at] + 1).min(ends[at]);
         };
         if !is_sought_late {
             for at in [0, 1] {
                 look(&mut subscription, at, &mut changes);
             }
-            subscription.found(2, None);
+            subscription.update(2, None);
         }
         while !rest.is_empty() {
             match dice.place(4) {
@@ -278,12 +278,12 @@ fn t_24_t_25_hold_however_streams_are_cut_and_tasks_change() {
                     for at in [0, 1] {
                         look(&mut subscription, at, &mut changes);
                     }
-                    subscription.found(2, None);
+                    subscription.update(2, None);
                 }
             }
             sent += &text(&mut subscription, 0);
         }
-        subscription.found(2, None);
+        subscription.update(2, None);
         for at in [0, 1].repeat(10) {
             look(&mut subscription, at, &mut changes);
         }

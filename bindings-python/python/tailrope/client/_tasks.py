@@ -137,7 +137,7 @@ class Following:
             self._cancel()
             raise
         else:
-            self._ready, self._after_ms = self._call.told(answer.status_code, answer.content)
+            self._ready, self._after_ms = self._call.answered(answer.status_code, answer.content)
 
     async def read(self) -> bytes | None:
         """What the client reads next; None at the end."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrope")
 
-_NOT_NOW = "session_not_told"
+_NOT_NOW = "session_unread"
 """What clients are answered when the session cannot go on here: that they are to come again."""
 
 _SENDER = ("auth", "user")

@@ -69,9 +69,7 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
         session = await _look_up(runtime, here, session_id, scope, who)
     except TailropeError as error:
         logger.warning("a session cannot be looked up: %s", error)
-        await write_refusal(
-            send, runtime.engine.refusal(_sdk.MAJOR, "session_not_told", ""), session_id.encode("ascii")
-        )
+        await write_refusal(send, runtime.engine.refusal(_sdk.MAJOR, "session_unread", ""), session_id.encode("ascii"))
         return True
     if session is None:
         return False

@@ -65,7 +65,7 @@ async def serve(
         await _task_subscriptions.serve(runtime, app, scope, received, send)
     else:
         if not way.prefer_resumable and not takes_tasks:
-            engine.left_to_sdk(named)
+            engine.note_unresumable(named)
         if route == "discover":
             await _discover(manager, app, scope, received, send)
         else:

@@ -20,7 +20,7 @@ impl Change<'_> {
     pub(crate) fn was_cut(&mut self, cut: Cut) {
         let Some(cuts) = &self.cell.cuts else { return };
         if let Some(learned) = lock(cuts).lost(cut) {
-            self.effects.lines.push(told(Arc::clone(&self.cell.server), learned));
+            self.effects.lines.push(line_of(Arc::clone(&self.cell.server), learned));
         }
     }
 
@@ -40,7 +40,7 @@ impl Change<'_> {
     }
 }
 
-fn told(server: Arc<str>, learned: Expected) -> Later {
+fn line_of(server: Arc<str>, learned: Expected) -> Later {
     let Expected { age_ms, silent_ms } = learned;
     Later::Always(Box::new(move |_| match (age_ms, silent_ms) {
         (0, _) => tracing::warn!(target: "tailrope", %server, silent_ms,

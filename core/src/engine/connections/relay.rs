@@ -241,7 +241,7 @@ impl Change<'_> {
                 }
                 let position = Position { fresh: true, ..Position::start(nonce) };
                 match attached.filter(|_| self.state.conns.contains_key(&conn)) {
-                    Some(attached) => self.found_at(conn, position, attached),
+                    Some(attached) => self.begin_found(conn, position, attached),
                     None => self.resume_log(conn, position),
                 }
             }

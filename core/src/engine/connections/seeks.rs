@@ -56,9 +56,9 @@ impl Change<'_> {
     }
 
     /// Begins a connection whose stream the store has told of already.
-    pub(crate) fn found_at(&mut self, conn: ConnectionId, position: Position, attached: Attached) {
+    pub(crate) fn begin_found(&mut self, conn: ConnectionId, position: Position, attached: Attached) {
         self.enter(conn, Phase::Seeking(Seek { position, fault: None }));
-        self.found(conn, Ok(attached));
+        self.looked_up(conn, Ok(attached));
     }
 
     /// Asks the store for the stream of a connection.
@@ -112,7 +112,7 @@ impl Change<'_> {
         result: Result<Attached, StoreError>,
     ) {
         if nonce == SESSION {
-            return self.record_told(result);
+            return self.record_read(result);
         }
         if self.state.relays.is_posting(nonce) {
             return self.posted(nonce, result);
@@ -132,7 +132,7 @@ impl Change<'_> {
             return;
         }
         if is_sought {
-            return self.found(conn, result);
+            return self.looked_up(conn, result);
         }
         let page = result.and_then(|attached| attached.log.map(|log| log.page).ok_or(StoreError::Gone));
         let input = self.page_input(conn, nonce, page);
@@ -193,7 +193,7 @@ impl Change<'_> {
     }
 
     /// The store has said what it has of the stream of a connection, or could not tell.
-    fn found(&mut self, conn: ConnectionId, result: Result<Attached, StoreError>) {
+    fn looked_up(&mut self, conn: ConnectionId, result: Result<Attached, StoreError>) {
         let Some(Seek { position, fault }) = self.state.conns.get_mut(&conn).and_then(|conn| conn.seek()).copied()
         else {
             return;
@@ -224,7 +224,7 @@ impl Change<'_> {
         let is_awaited = self.state.writing.contains_key(&nonce) || (is_standalone && self.cell.is_elsewhere());
         let Some(log) = attached.log else {
             if self.state.session.stream(nonce).is_some() || !is_awaited {
-                return self.not_found(conn, position);
+                return self.log_missing(conn, position);
             }
             // The log is being written, or its owner has yet to create it.
             return self.seek_failed(conn);
@@ -256,7 +256,7 @@ impl Change<'_> {
             let is_followed = owner.is_some() || self.cell.is_elsewhere();
             let is_written = is_finished || is_followed || origin == Origin::Standalone;
             if !is_written || (position.tag.is_some() && !is_of(&origin, is_standalone, &requests)) {
-                return self.not_found(conn, position);
+                return self.log_missing(conn, position);
             }
             let paced = self.state.relays.paced(nonce).filter(|_| page.head == 0).unwrap_or(paced);
             let follow = Follow { head: page.head, finished: is_finished, tail, paced, stays };
@@ -294,7 +294,7 @@ impl Change<'_> {
     }
 
     /// The store has no log for a connection.
-    fn not_found(&mut self, conn: ConnectionId, position: Position) {
+    fn log_missing(&mut self, conn: ConnectionId, position: Position) {
         let is_standalone = self.state.session.standalone() == Some(position.nonce);
         if self.state.session.stream(position.nonce).is_some() {
             return self.resume_stream(conn, position);

@@ -13,7 +13,7 @@ impl Engine {
 
     /// Notes that a request of such a revision is left to the SDK. The first one is logged as a warning, because its
     /// users believe that their calls can be resumed.
-    pub fn left_to_sdk(&self, requested: &str) {
+    pub fn note_unresumable(&self, requested: &str) {
         if Revision::parse(requested).is_none_or(|revision| revision.rules().resumable) {
             // Not such a revision. The SDK refuses one that is not known.
             return;

@@ -30,9 +30,9 @@ impl Cell {
         // An append without a position is not kept: even a log that lacks what comes before would take it.
         let has_position = append.first == 1 || !append.events.is_empty() || append.end.is_some();
         if has_position && self.shared.store.outlives_process() && !self.is_elsewhere() {
-            let mut kept = lock(&self.shared.kept);
-            kept.keep(now, (self.number, nonce), append);
-            kept.trim(now, self.shared.options.shortest_retention_ms());
+            let mut confirmed = lock(&self.shared.confirmed);
+            confirmed.remember(now, (self.number, nonce), append);
+            confirmed.trim(now, self.shared.options.shortest_retention_ms());
         }
     }
 }
@@ -41,7 +41,7 @@ impl Change<'_> {
     /// Writes the last confirmed append again, because the store has lost it, and `next` after it. False if nothing is
     /// kept.
     pub(crate) fn append_again(&mut self, nonce: StreamNonce, next: Option<Write>) -> bool {
-        let Some(append) = lock(&self.cell.shared.kept).remove((self.cell.number, nonce)) else { return false };
+        let Some(append) = lock(&self.cell.shared.confirmed).remove((self.cell.number, nonce)) else { return false };
         if next.is_some() {
             // The store may have lost what it knew of the session, and other logs, too.
             (self.state.facts_put, self.state.wants_stock) = (None, true);
@@ -97,7 +97,7 @@ impl Change<'_> {
                 self.log_lost(nonce, if head.is_some() { &StoreError::RolledBack } else { &StoreError::Gone });
             }
         }
-        let kept = lock(&self.cell.shared.kept).of(self.cell.number);
+        let confirmed = lock(&self.cell.shared.confirmed).of(self.cell.number);
         // A log that is being written finds the loss by itself.
         logs.retain(|nonce, _| {
             let is_awaited = self.state.writing.contains_key(nonce) || self.state.inbox.has(*nonce);
@@ -105,12 +105,12 @@ impl Change<'_> {
         });
         for (nonce, log) in &logs {
             let fits = |append: &&Append| (append.first, append.chain_before) == (log.head + 1, log.chain);
-            match kept.get(nonce).filter(fits) {
+            match confirmed.get(nonce).filter(fits) {
                 Some(append) => self.put(*nonce, self.state.epoch, Write::End(append.clone())),
                 None => self.end_running(self.state.epoch, (log, SynthesizedEnd::StoreLost)),
             }
         }
-        let missing = kept.into_iter().filter(|(nonce, append)| append.first == 1 && !logs.contains_key(nonce));
+        let missing = confirmed.into_iter().filter(|(nonce, append)| append.first == 1 && !logs.contains_key(nonce));
         for (nonce, append) in missing {
             // The log may be there, with its end: then this changes nothing.
             if !is_running(self.state, nonce) && !self.state.writing.contains_key(&nonce) {
@@ -128,7 +128,7 @@ impl Change<'_> {
         log_later!(self, ERROR, of nonce, [], "the event store lost events that it had stored; the stream ends");
         // The store may have lost what it knew of the session, too.
         self.state.facts_put = None;
-        lock(&self.cell.shared.kept).remove((self.cell.number, nonce));
+        lock(&self.cell.shared.confirmed).remove((self.cell.number, nonce));
         if self.state.session.standalone() != Some(nonce) {
             self.state.session.end_stream(self.now, nonce, SynthesizedEnd::StoreLost, &mut self.steps);
             let tail = self.state.session.stream(nonce).and_then(|stream| stream.machine.tail().cloned());

@@ -38,13 +38,13 @@ const BUILD_MS: u64 = 60_000;
 pub(crate) struct Adoption {
     /// What is woken when the session is ready. None if the host adopts no sessions.
     host: Option<(Arc<dyn Wake>, u64)>,
-    held: Option<Held>,
+    takeover: Option<Takeover>,
     /// The host has the session.
     is_taken: bool,
 }
 
 /// A session that was taken over.
-struct Held {
+struct Takeover {
     epoch: Epoch,
     running: Vec<RunningLog>,
     /// What the store keeps of the session, and what its client has told. None until the store has given it.
@@ -56,7 +56,7 @@ struct Held {
 impl Adoption {
     /// Whether this process owns the session, and its host has yet to take it.
     pub(crate) fn is_pending(&self) -> bool {
-        self.held.is_some()
+        self.takeover.is_some()
     }
 
     pub(crate) fn is_taken(&self) -> bool {
@@ -70,7 +70,7 @@ impl Adoption {
 
     /// The epoch of a session that its host has yet to take.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
-        self.held.as_ref().map(|held| held.epoch)
+        self.takeover.as_ref().map(|takeover| takeover.epoch)
     }
 
     /// What is woken when the session is ready.
@@ -146,9 +146,9 @@ impl SessionHandle {
     pub fn offer_adoption(&self, wake: Arc<dyn Wake>, key: u64) {
         if self.cell.is_elsewhere() {
             self.cell.change_or((), |change| {
-                let Adoption { host, held, .. } = &mut change.state.adoption;
+                let Adoption { host, takeover, .. } = &mut change.state.adoption;
                 change.effects.released.extend(host.replace((wake, key)).map(|(wake, _)| wake));
-                change.effects.tells_adopter = held.as_ref().is_some_and(|held| held.record.is_some());
+                change.effects.tells_adopter = takeover.as_ref().is_some_and(|takeover| takeover.record.is_some());
             });
         }
     }
@@ -160,8 +160,8 @@ impl SessionHandle {
     /// minute until it has to [accept](Self::accept_posted) what waits.
     pub fn take_adopted(&self, wake: Arc<dyn Wake>, key: u64) -> Option<Adopted> {
         let view = &self.cell;
-        let (held, principal) = view.change_or(None, |change| change.take_held())?;
-        let Held { epoch, running, record: Some((record, handshake)), .. } = held else { return None };
+        let (takeover, principal) = view.change_or(None, |change| change.take_ready())?;
+        let Takeover { epoch, running, record: Some((record, handshake)), .. } = takeover else { return None };
         view.leave_place();
         let (shared, replay) = (Arc::clone(&view.shared), handshake.replay());
         let owner = Cell::new(shared, view.names(), view.now(), principal.as_ref(), view.dialect, (wake, key));
@@ -197,10 +197,10 @@ impl Cell {
     }
 
     /// Tells the host once more that the session can be taken, if it waits for that. Returns whether it does.
-    pub(crate) fn is_told_again(&self) -> bool {
+    pub(crate) fn tell_again(&self) -> bool {
         self.change(|change| {
-            let held = change.state.adoption.held.as_mut();
-            let is_waiting = held.is_some_and(|held| std::mem::take(&mut held.is_waiting));
+            let takeover = change.state.adoption.takeover.as_mut();
+            let is_waiting = takeover.is_some_and(|takeover| std::mem::take(&mut takeover.is_waiting));
             change.effects.tells_adopter = is_waiting;
             is_waiting
         })
@@ -238,21 +238,21 @@ impl Change<'_> {
 
     /// This process owns the session now. Its record is read again, because the owner before may have changed it since
     /// the look-up.
-    pub(crate) fn held(&mut self, epoch: Epoch, running: Vec<RunningLog>) {
-        self.state.adoption.held = Some(Held { epoch, running, record: None, is_waiting: false });
+    pub(crate) fn took_over(&mut self, epoch: Epoch, running: Vec<RunningLog>) {
+        self.state.adoption.takeover = Some(Takeover { epoch, running, record: None, is_waiting: false });
         self.cell.shared.is_back(&self.cell.name);
         let attach = Attach { principal: self.state.identity(), ..Attach::default() };
         let ticket = self.cell.ticket(SESSION, Operation::Attach(0));
         match self.cell.shared.store.attach(&self.cell.name, &attach, &ticket) {
-            Answer::Now(result) => self.record_told(result),
+            Answer::Now(result) => self.record_read(result),
             Answer::Later => self.wait(ticket),
         }
     }
 
     /// The store has told what is kept of a session that was taken over, or could not.
-    pub(crate) fn record_told(&mut self, result: Result<Attached, StoreError>) {
+    pub(crate) fn record_read(&mut self, result: Result<Attached, StoreError>) {
         let wording = self.cell.dialect.wording;
-        let Some(held) = &mut self.state.adoption.held else { return };
+        let Some(takeover) = &mut self.state.adoption.takeover else { return };
         let record = match result {
             Ok(Attached { session: Some(record), .. }) => record,
             Ok(_) => return self.not_adopted(&wording.session_ended()),
@@ -274,7 +274,7 @@ impl Change<'_> {
             log_later!(self, WARN, [], "session not adopted: what its client told is not kept");
             return self.not_adopted(&wording.session_ended());
         };
-        held.record = Some((record, handshake));
+        takeover.record = Some((record, handshake));
         let due = self.now + self.cell.shared.options.owner_lost_ms;
         self.state.timers.set(Reason::Adoption, due);
         self.wait_for_owner(due);
@@ -292,7 +292,7 @@ impl Change<'_> {
 
     /// The session is not adopted: another process may take it.
     fn not_adopted(&mut self, refusal: &Refusal) {
-        let Some(Held { epoch, running, .. }) = self.state.adoption.held.take() else { return };
+        let Some(Takeover { epoch, running, .. }) = self.state.adoption.takeover.take() else { return };
         self.state.timers.clear(Reason::Adoption);
         self.effects.builds_next = true;
         self.withdraw_waiting(refusal);
@@ -327,17 +327,22 @@ impl Change<'_> {
         self.effects.released.extend(over.host.map(|(wake, _)| wake));
     }
 
-    fn take_held(&mut self) -> Option<(Held, Option<Principal>)> {
-        let held = self.state.adoption.held.as_mut().filter(|held| held.record.is_some() && !held.is_waiting)?;
+    fn take_ready(&mut self) -> Option<(Takeover, Option<Principal>)> {
+        let takeover = self
+            .state
+            .adoption
+            .takeover
+            .as_mut()
+            .filter(|takeover| takeover.record.is_some() && !takeover.is_waiting)?;
         if self.cell.shared.check().is_err() {
             self.not_adopted(&self.cell.dialect.wording.closing());
             return None;
         }
         if !self.cell.shared.may_build(self.cell) {
-            held.is_waiting = true;
+            takeover.is_waiting = true;
             return None;
         }
-        let held = self.state.adoption.held.take()?;
+        let takeover = self.state.adoption.takeover.take()?;
         self.state.timers.clear(Reason::Adoption);
         self.state.adoption.is_taken = true;
         // The owner is this process now, and known to be alive.
@@ -345,7 +350,7 @@ impl Change<'_> {
         if let Some(standalone) = self.state.session.standalone() {
             self.send_to_owner(standalone);
         }
-        Some((held, self.state.principal.clone()))
+        Some((takeover, self.state.principal.clone()))
     }
 
     /// Lets the client of the standalone stream come back to the session object that has adopted this one: any stream

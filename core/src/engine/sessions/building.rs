@@ -50,7 +50,7 @@ impl Shared {
                 building.waiting.pop_front()
             };
             let Some(view) = next else { return };
-            if view.upgrade().is_some_and(|view| view.is_told_again()) {
+            if view.upgrade().is_some_and(|view| view.tell_again()) {
                 return;
             }
         }

@@ -344,7 +344,7 @@ impl Cell {
     pub(crate) fn over(&self, state: &State) -> Refusal {
         let is_left = state.session.is_draining() && self.keeps_logs.load(Ordering::SeqCst);
         let wording = self.dialect.wording;
-        if state.is_fenced || is_left { wording.session_not_told() } else { wording.session_ended() }
+        if state.is_fenced || is_left { wording.session_unread() } else { wording.session_ended() }
     }
 
     pub(crate) fn is_forked(&self) -> bool {

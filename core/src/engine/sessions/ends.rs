@@ -220,7 +220,7 @@ impl Cell {
         self.leave_store();
         self.unregister(|_| true);
         lock(&self.shared.timed).remove(&self.number);
-        lock(&self.shared.kept).forget(self.number);
+        lock(&self.shared.confirmed).forget(self.number);
         let scheduled = lock(&self.state).scheduled;
         self.shared.schedule(scheduled, Ms::NEVER, self.number);
         tracing::debug!(target: "tailrope", session = %self.name, "session ended");

@@ -43,7 +43,7 @@ impl Change<'_> {
     fn drop_greeting(&mut self) {
         let Some(nonce) = self.state.session.greeted() else { return };
         // It must not be written again.
-        lock(&self.cell.shared.kept).remove((self.cell.number, nonce));
+        lock(&self.cell.shared.confirmed).remove((self.cell.number, nonce));
         self.cell.shared.store.drop_stream(&self.cell.key(nonce), self.state.epoch);
     }
 

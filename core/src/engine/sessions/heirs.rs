@@ -59,7 +59,7 @@ impl Change<'_> {
     pub(crate) fn saw_owner(&mut self, owner: Option<Owner>) {
         self.state.owner = owner;
         if owner.is_none() && self.cell.is_elsewhere() && !self.is_inheriting() {
-            self.cell.shared.leave_again(&self.cell.name);
+            self.cell.shared.release_again(&self.cell.name);
         }
     }
 
@@ -100,7 +100,7 @@ impl Change<'_> {
             }
         };
         if self.may_adopt() && self.awaits_owner(&running) {
-            return self.held(epoch, running);
+            return self.took_over(epoch, running);
         }
         self.leave_to_others(epoch, &running);
     }

@@ -19,7 +19,7 @@ use crate::sync::{Arc, Mutex, Weak};
 
 /// A session that is looked up in the store.
 #[derive(Clone)]
-pub struct LookUp(Arc<Sought>);
+pub struct LookUp(Arc<LookUpCell>);
 
 impl std::fmt::Debug for LookUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -27,7 +27,7 @@ impl std::fmt::Debug for LookUp {
     }
 }
 
-pub(crate) struct Sought {
+pub(crate) struct LookUpCell {
     shared: Arc<Shared>,
     /// Its number among the connections, taken before the store was asked. The question has the same number.
     arrival: ConnectionId,
@@ -39,18 +39,18 @@ pub(crate) struct Sought {
     wake: (Arc<dyn Wake>, u64),
     /// When the question has taken too long.
     due: Ms,
-    told: Mutex<Told>,
+    reply: Mutex<Reply>,
 }
 
 /// What the store said of the session.
-enum Told {
+enum Reply {
     NotYet,
     Outcome(Box<Result<Attached, StoreError>>),
     /// The caller has it.
     Taken,
 }
 
-impl Drop for Sought {
+impl Drop for LookUpCell {
     fn drop(&mut self) {
         if !self.shared.is_forked() {
             self.stop_waiting(false);
@@ -58,7 +58,7 @@ impl Drop for Sought {
     }
 }
 
-impl Sought {
+impl LookUpCell {
     /// Waits for the store no longer. A question without an answer is called off, so that a reader that is gone is not
     /// counted.
     fn stop_waiting(&self, has_answer: bool) {
@@ -75,18 +75,18 @@ impl Sought {
         // First, so that nothing waits any more when the outcome is taken.
         self.stop_waiting(!matches!(outcome, Err(StoreError::TimedOut { .. })));
         {
-            let mut told = lock(&self.told);
-            if !matches!(*told, Told::NotYet) {
+            let mut reply = lock(&self.reply);
+            if !matches!(*reply, Reply::NotYet) {
                 return;
             }
-            *told = Told::Outcome(Box::new(outcome));
+            *reply = Reply::Outcome(Box::new(outcome));
         }
         let (wake, key) = &self.wake;
         wake.wake(*key);
     }
 }
 
-impl Complete for Sought {
+impl Complete for LookUpCell {
     fn complete(&self, _ticket: &Ticket, outcome: Outcome) {
         if let Outcome::Attached(result) = outcome {
             self.decide(result);
@@ -108,11 +108,11 @@ impl LookUp {
             return Some(Err(EngineError::Forked));
         }
         let outcome = {
-            let mut told = lock(&look_up.told);
-            match std::mem::replace(&mut *told, Told::Taken) {
-                Told::Outcome(outcome) => outcome,
+            let mut reply = lock(&look_up.reply);
+            match std::mem::replace(&mut *reply, Reply::Taken) {
+                Reply::Outcome(outcome) => outcome,
                 other => {
-                    *told = other;
+                    *reply = other;
                     return None;
                 }
             }
@@ -129,7 +129,7 @@ impl LookUp {
     }
 }
 
-impl Sought {
+impl LookUpCell {
     fn show(&self, record: &SessionRecord, attached: Attached) -> Result<SessionHandle, EngineError> {
         let shared = &self.shared;
         shared.check()?;
@@ -157,7 +157,7 @@ impl Sought {
 
 impl Engine {
     /// Looks up a session that this engine has not opened, and the stream of the event id that its reader comes with,
-    /// if there is one. `wake` is told, with `key`, when [`LookUp::take`] has the outcome. That may be at once.
+    /// if there is one. `wake` is woken, with `key`, when [`LookUp::take`] has the outcome. That may be at once.
     ///
     /// Such a session serves connections that resume or listen, and takes no requests: these are
     /// [relayed](SessionHandle::relay). Its first connection counts as having come when the look-up began: a connection
@@ -182,7 +182,7 @@ impl Engine {
             EventId::Tombstone(..) => None,
         });
         let due = shared.due_after(shared.clock.now());
-        let look_up = Arc::new(Sought {
+        let look_up = Arc::new(LookUpCell {
             shared: Arc::clone(shared),
             arrival: shared.number(),
             names: Names::from(id.into()),
@@ -191,7 +191,7 @@ impl Engine {
             dialect,
             wake: (wake, key),
             due,
-            told: Mutex::new(Told::NotYet),
+            reply: Mutex::new(Reply::NotYet),
         });
         let to: Weak<dyn Complete> = Arc::downgrade(&(Arc::clone(&look_up) as Arc<dyn Complete>));
         let operation = Operation::Attach(look_up.arrival);
@@ -211,7 +211,7 @@ impl Engine {
         shared.schedule(Ms::NEVER, due, ticket.number);
         if let Answer::Now(result) = shared.store.attach(&look_up.names.name, &attach, &ticket) {
             look_up.stop_waiting(true);
-            *lock(&look_up.told) = Told::Outcome(Box::new(result));
+            *lock(&look_up.reply) = Reply::Outcome(Box::new(result));
         }
         Ok(LookUp(look_up))
     }

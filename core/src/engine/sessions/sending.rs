@@ -87,7 +87,7 @@ impl Change<'_> {
             return Ok(Sent::Dropped);
         }
         let incarnation = Incarnation(self.state.epoch.number);
-        let told = id.filter(|_| kind == OutgoingKind::Request).map(|id| incarnation.told(id));
+        let told = id.filter(|_| kind == OutgoingKind::Request).map(|id| incarnation.rename(id));
         let id = told.as_ref().or(id);
         if kind != OutgoingKind::Response {
             payload = incarnation.outgoing(&payload).unwrap_or(payload);

@@ -157,7 +157,7 @@ impl Change<'_> {
             Ok(mail) => {
                 // There may be more messages than one answer holds.
                 inbox.is_hinted |= !mail.is_empty();
-                mail.into_iter().for_each(|mail| self.came(mail));
+                mail.into_iter().for_each(|mail| self.take_in(mail));
             }
             Err(StoreError::Fenced) if may_be_forgotten => {
                 self.state.wants_stock = true;
@@ -178,7 +178,7 @@ impl Change<'_> {
     }
 
     /// Takes in a message that is this process's from now on.
-    fn came(&mut self, mail: Mail) {
+    fn take_in(&mut self, mail: Mail) {
         let Mail { number, nonce, message } = mail;
         self.state.inbox.after = self.state.inbox.after.max(number);
         if self.state.session.stream(nonce).is_some() || self.state.inbox.has(nonce) {

@@ -64,7 +64,7 @@ pub(super) enum Place {
     /// This process owns it.
     Here,
     /// It has its end, another process has it, or it was never stored.
-    Left,
+    Released,
     /// This process left it, and the store has lost that: what it lacks is written again.
     Restored,
 }
@@ -109,7 +109,7 @@ pub(super) struct CallState {
 
 impl CallState {
     pub(super) fn is_over(&self) -> bool {
-        let is_left = self.place == Place::Left && !self.machine.has_runs();
+        let is_left = self.place == Place::Released && !self.machine.has_runs();
         self.place != Place::Restored
             && self.queue.is_empty()
             && self.inbox.is_answered()
@@ -220,7 +220,7 @@ impl CallCell {
             if let Requester::Query(query, _) = requester
                 && let Some(query) = query.upgrade()
             {
-                query.told(verdict);
+                query.decided(verdict);
             }
         }
         if wakes_host {
@@ -302,7 +302,7 @@ impl CallCell {
     /// The store may have lost that this process left the task, and the last of its log.
     pub(crate) fn restore(&self) {
         self.change(|change| {
-            if change.state.place == Place::Left && change.state.writing.is_held() {
+            if change.state.place == Place::Released && change.state.writing.is_owned() {
                 change.state.place = Place::Restored;
                 change.state.writing.doubt();
             }
@@ -498,10 +498,10 @@ impl CallCell {
     }
 
     /// The task of another process, which this one gave its end.
-    pub(super) fn be_left(&self, outcome: CallOutcome) {
+    pub(super) fn conclude(&self, outcome: CallOutcome) {
         self.change(|change| {
             change.note_end(outcome, None);
-            change.state.place = Place::Left;
+            change.state.place = Place::Released;
             change.release();
         });
     }

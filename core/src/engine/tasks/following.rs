@@ -170,8 +170,8 @@ impl Wake for Followed {
         for (subscriber, number) in subscribers {
             if let Some(subscriber) = subscriber.upgrade() {
                 match &shown {
-                    Some(task) => subscriber.found(number, task.as_deref()),
-                    None => subscriber.not_found(number),
+                    Some(task) => subscriber.update(number, task.as_deref()),
+                    None => subscriber.unread(number),
                 }
             }
         }

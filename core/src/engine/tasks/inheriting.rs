@@ -121,9 +121,9 @@ impl QueryChange<'_> {
         match Machine::adopt(now, settings, id, task.clone(), number) {
             Some(machine) => {
                 let (body, wake): (_, (Arc<dyn Wake>, u64)) = (task.call().clone(), (Arc::new(NoWake), 0));
-                let (log, of) = ((records, Writing::held()), (machine, Calling::of_task(shared, &task)));
+                let (log, of) = ((records, Writing::of_owner()), (machine, Calling::of_task(shared, &task)));
                 let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake, body, of, log);
-                cell.be_left(outcome);
+                cell.conclude(outcome);
             }
             None => shared.release(name, epoch),
         }
@@ -142,7 +142,7 @@ impl QueryChange<'_> {
             shared.release(name, epoch);
             return self.pause();
         };
-        let log = (records, Writing::held());
+        let log = (records, Writing::of_owner());
         let of = (machine, calling);
         let cell = CallCell::new(shared, Arc::clone(name), principal.as_ref(), wake.clone(), body, of, log);
         if !cell.take_over(&mut self.lines) {

@@ -1,7 +1,7 @@
 //! When a task is not this process's any more: it has its end, another process goes on with it, or the process goes away.
 
 use crate::engine::Guest;
-use crate::engine::sessions::left::LeftTask;
+use crate::engine::sessions::released::ReleasedTask;
 use crate::engine::shared::lock;
 use crate::engine::tasks::Verdict;
 use crate::engine::tasks::cell::{CallChange, CallState, Place};
@@ -21,7 +21,7 @@ impl CallChange<'_> {
             self.state.guest = Some(Guest::of(shared));
         }
         if place == Place::Restored && is_written {
-            self.state.place = Place::Left;
+            self.state.place = Place::Released;
             shared.store.release(&self.cell.name, self.state.records.epoch());
         }
         if place != Place::Here {
@@ -32,7 +32,7 @@ impl CallChange<'_> {
         let epoch = self.state.records.epoch();
         if let Some(task) = stored.filter(|task| task.end().is_some()) {
             let retention_ms = task.retention_ms();
-            self.state.place = Place::Left;
+            self.state.place = Place::Released;
             self.cell.unwatch();
             self.stop_writing();
             self.release();
@@ -60,14 +60,14 @@ impl CallChange<'_> {
         let retention_ms = machine.stored().filter(|task| task.end().is_some()).map_or(u64::MAX, Task::retention_ms);
         let (until, bytes) = (self.now.at + retention_ms, records.bytes());
         match self.cell.me.upgrade() {
-            Some(cell) => shared.release_task(&self.cell.name, records.epoch(), LeftTask { cell, until, bytes }),
+            Some(cell) => shared.release_task(&self.cell.name, records.epoch(), ReleasedTask { cell, until, bytes }),
             None => shared.release(&self.cell.name, records.epoch()),
         }
     }
 
     /// The task is another process's, or nobody's.
     pub(super) fn drop_task(&mut self) {
-        self.state.place = Place::Left;
+        self.state.place = Place::Released;
         self.observe_release();
         self.cell.unwatch();
         self.stop_writing();

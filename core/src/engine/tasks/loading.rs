@@ -132,7 +132,7 @@ impl QueryChange<'_> {
         }
         if view.owner.is_none() {
             // Where the store forgot that this process let it go.
-            self.query.shared.leave_again(&self.query.name);
+            self.query.shared.release_again(&self.query.name);
         }
         let lost = task.owner_lost(self.query.shared.clock.unix_ms()).filter(|_| is_orphaned);
         match ask {

@@ -91,7 +91,7 @@ impl Inbox {
 impl CallChange<'_> {
     pub(super) fn look_into_inbox(&mut self) {
         let is_served = self.state.place == Place::Here
-            && self.state.writing.is_held()
+            && self.state.writing.is_owned()
             && self.cell.shared.store.outlives_process();
         if !is_served {
             return;

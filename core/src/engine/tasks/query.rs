@@ -290,8 +290,8 @@ impl Query {
     }
 
     /// The owner in this process has decided.
-    pub(super) fn told(&self, verdict: Verdict) {
-        self.change(|change| change.told(verdict));
+    pub(super) fn decided(&self, verdict: Verdict) {
+        self.change(|change| change.decided(verdict));
     }
 
     pub(crate) fn tick(&self, at: Ms) {
@@ -422,7 +422,7 @@ impl QueryChange<'_> {
     }
 
     /// The owner has decided.
-    pub(super) fn told(&mut self, verdict: Verdict) {
+    pub(super) fn decided(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Taken => self.acknowledge(),
             Verdict::NotTaken => self.pause(),

@@ -45,8 +45,8 @@ impl QueryChange<'_> {
         let is_larger = |max| self.query.relayed.as_ref().is_some_and(|relayed| relayed.body().len() > max);
         match result {
             Ok(Attached { log: Some(log), .. }) => self.look(nonce, until, &log.page),
-            Err(StoreError::TooLarge { .. }) => self.told(Verdict::TooLarge),
-            Err(StoreError::Full { max }) if is_larger(max) => self.told(Verdict::TooLarge),
+            Err(StoreError::TooLarge { .. }) => self.decided(Verdict::TooLarge),
+            Err(StoreError::Full { max }) if is_larger(max) => self.decided(Verdict::TooLarge),
             // The store may have the message all the same: what it does, it does once.
             Ok(_) | Err(_) => self.pause(),
         }
@@ -72,7 +72,7 @@ impl QueryChange<'_> {
 
     fn look(&mut self, nonce: StreamNonce, until: Ms, page: &LogPage) {
         if page.is_finished {
-            return self.told(Verdict::of_end(page.tail.as_ref()));
+            return self.decided(Verdict::of_end(page.tail.as_ref()));
         }
         let lost_ms = self.query.shared.options.owner_lost_ms;
         let is_orphaned = page.owner.is_none_or(|owner| owner.unseen_ms >= lost_ms);

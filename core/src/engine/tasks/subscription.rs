@@ -83,7 +83,7 @@ impl Engine {
             let names = Names::from(SessionId::new(server, &id.session_id()));
             match shared.follow_task(names.name, id, principal, (Arc::downgrade(&cell), at)) {
                 Some(followed) => cell.follow(at, followed),
-                None => cell.found(at, None),
+                None => cell.update(at, None),
             }
         }
         Ok(Some(TaskSubscription(cell)))
@@ -186,19 +186,19 @@ impl SubscriptionCell {
     }
 
     /// How a task stands; none where there is none for this client.
-    pub(super) fn found(&self, at: usize, task: Option<&Task>) {
-        let is_new = lock(&self.state).machine.found(at, task);
+    pub(super) fn update(&self, at: usize, task: Option<&Task>) {
+        let is_new = lock(&self.state).machine.update(at, task);
         if is_new {
             self.wake.0.wake(self.wake.1);
         }
     }
 
     /// The store could not tell of a task. Nothing is agreed to that nobody can see.
-    pub(super) fn not_found(&self, at: usize) {
+    pub(super) fn unread(&self, at: usize) {
         let is_new = {
             let machine = &mut lock(&self.state).machine;
             let is_sought = machine.sought().any(|(sought, _)| sought == at);
-            is_sought && machine.found(at, None)
+            is_sought && machine.update(at, None)
         };
         if is_new {
             self.wake.0.wake(self.wake.1);
@@ -216,7 +216,7 @@ impl SubscriptionCell {
                 // Nobody looks for them any more.
                 let sought: Vec<usize> = machine.sought().map(|(at, _)| at).collect();
                 for at in sought {
-                    machine.found(at, None);
+                    machine.update(at, None);
                 }
             }
         }

@@ -48,7 +48,7 @@ enum Work {
 /// What the store is asked about a task's log.
 #[derive(Default)]
 pub(super) struct Writing {
-    is_held: bool,
+    is_owned: bool,
     /// The store may have been set back.
     is_doubted: bool,
     work: Work,
@@ -59,16 +59,16 @@ pub(super) struct Writing {
 
 impl Writing {
     /// Of a task that this process takes over.
-    pub(super) fn held() -> Self {
-        Self { is_held: true, ..Self::default() }
+    pub(super) fn of_owner() -> Self {
+        Self { is_owned: true, ..Self::default() }
     }
 
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.work, Work::Idle) && !self.is_doubted
     }
 
-    pub(super) fn is_held(&self) -> bool {
-        self.is_held
+    pub(super) fn is_owned(&self) -> bool {
+        self.is_owned
     }
 
     /// Whether the store has not to say first whether the task is still this process's, and how it stands.
@@ -78,7 +78,7 @@ impl Writing {
     }
 
     pub(super) fn doubt(&mut self) {
-        self.is_doubted |= self.is_held;
+        self.is_doubted |= self.is_owned;
     }
 
     pub(super) fn due(&self) -> Ms {
@@ -94,7 +94,7 @@ impl CallChange<'_> {
     pub(super) fn write(&mut self) {
         while self.state.place.writes() && matches!(self.state.writing.work, Work::Idle) {
             let CallState { writing, records, .. } = &mut *self.state;
-            let step = if !writing.is_held {
+            let step = if !writing.is_owned {
                 Step::Hold
             } else if std::mem::take(&mut writing.is_doubted) && self.cell.shared.store.outlives_process() {
                 Step::HoldAgain
@@ -125,8 +125,10 @@ impl CallChange<'_> {
         let store = &cell.shared.store;
         self.state.writing.work = Work::Asking(step, ticket.clone(), due);
         let outcome = match step {
-            Step::Hold => held(store.hold(&cell.name, &Hold { epoch, seen: None, record }, &ticket)),
-            Step::HoldAgain => held(store.hold(&cell.name, &Hold { epoch, seen: Some(epoch), record }, &ticket)),
+            Step::Hold => hold_outcome(store.hold(&cell.name, &Hold { epoch, seen: None, record }, &ticket)),
+            Step::HoldAgain => {
+                hold_outcome(store.hold(&cell.name, &Hold { epoch, seen: Some(epoch), record }, &ticket))
+            }
             Step::Look | Step::Readers => match store.read(&cell.key(TASK_LOG), 0, ReadLimit::default(), &ticket) {
                 Answer::Now(page) => Some(Outcome::Page(page)),
                 Answer::Later => None,
@@ -196,7 +198,7 @@ impl CallChange<'_> {
     fn answered(&mut self, step: Step, outcome: Outcome) {
         self.state.writing.work = Work::Idle;
         let error = match (step, outcome) {
-            (Step::Hold, Outcome::Held(Ok(_))) => return self.is_held(),
+            (Step::Hold, Outcome::Held(Ok(_))) => return self.took_ownership(),
             (Step::HoldAgain, Outcome::Held(Ok(running))) => {
                 self.answer_unknown_mail(&running);
                 return self.try_step(Step::Look);
@@ -217,7 +219,7 @@ impl CallChange<'_> {
             (Step::Append, StoreError::Full { .. }) if !self.state.records.is_new() => self.pause(step),
             // The store does not even have the session.
             (Step::HoldAgain, StoreError::Gone) => {
-                self.state.writing.is_held = false;
+                self.state.writing.is_owned = false;
                 self.state.records.lost();
             }
             (Step::Readers, _) => self.state.writing.is_doubted = lasts,
@@ -233,8 +235,8 @@ impl CallChange<'_> {
         }
     }
 
-    fn is_held(&mut self) {
-        self.state.writing.is_held = true;
+    fn took_ownership(&mut self) {
+        self.state.writing.is_owned = true;
         if self.cell.shared.store.outlives_process() && self.state.place == Place::Here {
             self.cell.shared.store.watch(&self.cell.name, &self.cell.watcher());
         }
@@ -315,7 +317,7 @@ impl CallChange<'_> {
     fn lose(&mut self) {
         if self.state.place == Place::Restored {
             // This process let it go before.
-            self.state.place = Place::Left;
+            self.state.place = Place::Released;
             return;
         }
         Counters::add(&self.cell.shared.counters.sessions_taken_over, 1);
@@ -327,7 +329,7 @@ impl CallChange<'_> {
     pub(super) fn write_last_word(&mut self) {
         let Some(task) = self.state.machine.task() else { return };
         let lost = task.owner_lost(self.now.unix_ms);
-        if !self.state.writing.is_held {
+        if !self.state.writing.is_owned {
             return;
         }
         if let Some(lost) = lost {
@@ -345,7 +347,7 @@ impl CallChange<'_> {
     }
 }
 
-fn held(answer: Answer<Vec<RunningLog>>) -> Option<Outcome> {
+fn hold_outcome(answer: Answer<Vec<RunningLog>>) -> Option<Outcome> {
     match answer {
         Answer::Now(result) => Some(Outcome::Held(result)),
         Answer::Later => None,

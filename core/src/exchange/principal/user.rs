@@ -79,10 +79,10 @@ impl Facts {
         let mut token = None;
         match Shape::of(user)? {
             Shape::Object(members) => {
-                let mut found = Found::default();
-                found.read(&members, "", 0)?;
-                if found.names {
-                    return Some(Self::Named(found.text()));
+                let mut collected = Collected::default();
+                collected.read(&members, "", 0)?;
+                if collected.names {
+                    return Some(Self::Named(collected.text()));
                 }
                 let of_token = members.iter().find(|(name, _)| plain(name) == "token");
                 token = of_token.and_then(|(_, value)| scalar(Shape::of(value)?));
@@ -105,12 +105,12 @@ impl Facts {
 
 /// The members that count, found at any place: by what they are, then by where they were, their values.
 #[derive(Default)]
-struct Found {
+struct Collected {
     names: bool,
     values: BTreeMap<Member, BTreeMap<String, BTreeSet<String>>>,
 }
 
-impl Found {
+impl Collected {
     /// None for what cannot be read.
     fn read(&mut self, members: &[(String, &RawValue)], path: &str, depth: usize) -> Option<()> {
         for (name, value) in members {
@@ -183,10 +183,10 @@ fn values(value: &RawValue, depth: usize) -> Option<BTreeSet<String>> {
             items?.into_iter().flatten().collect()
         }
         Shape::Object(members) => {
-            let mut found = Found::default();
-            found.read(&members, "", depth + 1)?;
-            match (found.values.is_empty(), has_fact(value, depth)) {
-                (false, _) => BTreeSet::from([format!("\0{}", found.text())]),
+            let mut collected = Collected::default();
+            collected.read(&members, "", depth + 1)?;
+            match (collected.values.is_empty(), has_fact(value, depth)) {
+                (false, _) => BTreeSet::from([format!("\0{}", collected.text())]),
                 // No scalar begins like this.
                 (true, true) => BTreeSet::from([format!("\0{}", canonical(value, depth)?)]),
                 (true, false) => BTreeSet::new(),

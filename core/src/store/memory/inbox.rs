@@ -70,13 +70,13 @@ impl MemoryStore {
         }
         check_inbox(logs.inbox.waiting.len(), logs.inbox.waiting_bytes, message)?;
         let bytes = LOG_OVERHEAD + message.about.len() + message.bytes();
-        if self.held.bytes.load(Ordering::Relaxed) + bytes as u64 > self.limits.max_bytes as u64 {
+        if self.tally.bytes.load(Ordering::Relaxed) + bytes as u64 > self.limits.max_bytes as u64 {
             return Err(StoreError::Full { max: self.limits.max_bytes });
         }
         let number = logs.inbox.push(key.nonce, message);
         self.create(logs, key, &message.about).posted = Some(Posted::Waits(number));
         logs.bytes += message.bytes();
-        add(&self.held.bytes, message.bytes());
+        add(&self.tally.bytes, message.bytes());
         Ok(())
     }
 

@@ -34,7 +34,7 @@ const SHARDS: usize = 16;
 pub struct MemoryStore {
     limits: Limits,
     shards: Vec<Mutex<Shard>>,
-    held: Held,
+    tally: Tally,
     /// Until then nothing can be freed, in milliseconds on the engine's clock.
     full_until: AtomicU64,
     /// The latest time that it was told.
@@ -46,7 +46,7 @@ pub struct MemoryStore {
 
 /// What there is now, so that nobody has to count it.
 #[derive(Default)]
-struct Held {
+struct Tally {
     sessions: AtomicU64,
     streams: AtomicU64,
     events: AtomicU64,
@@ -92,7 +92,7 @@ impl MemoryStore {
         Self {
             limits,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            held: Held::default(),
+            tally: Tally::default(),
             full_until: AtomicU64::new(0),
             latest: AtomicU64::new(0),
             next_serial: AtomicU64::new(0),
@@ -130,7 +130,7 @@ impl MemoryStore {
     }
 
     fn freed(&self, bytes: usize) {
-        subtract(&self.held.bytes, bytes);
+        subtract(&self.tally.bytes, bytes);
     }
 
     fn remove(&self, shard: &mut Shard, key: &StreamKey) {
@@ -149,8 +149,8 @@ impl MemoryStore {
     }
 
     fn forgot(&self, log: &Log) {
-        subtract(&self.held.streams, 1);
-        subtract(&self.held.events, log.events.len() + log.pinned.len());
+        subtract(&self.tally.streams, 1);
+        subtract(&self.tally.events, log.events.len() + log.pinned.len());
         self.freed(log.bytes);
     }
 
@@ -187,7 +187,7 @@ impl MemoryStore {
                 log.events.extend(append.events.iter().map(|event| Logged::new(event, seconds(now))));
                 log.chain = append.chain;
                 added = cost(&append.events);
-                add(&self.held.events, append.events.len());
+                add(&self.tally.events, append.events.len());
             }
         }
         let waited = match log.posted {
@@ -208,7 +208,7 @@ impl MemoryStore {
         }
         log.bytes += added;
         logs.bytes += added;
-        add(&self.held.bytes, added);
+        add(&self.tally.bytes, added);
         if let Some(number) = waited {
             self.forget_waiting(logs, number);
         }
@@ -222,8 +222,8 @@ impl MemoryStore {
         logs.streams.entry(key.nonce).or_insert_with(|| {
             let log = Box::new(Log::new(key, about.clone()));
             logs.bytes += log.bytes;
-            add(&self.held.bytes, log.bytes);
-            add(&self.held.streams, 1);
+            add(&self.tally.bytes, log.bytes);
+            add(&self.tally.streams, 1);
             log
         })
     }
@@ -237,7 +237,7 @@ impl EventStore for MemoryStore {
             let Some(record) = hold.record.clone().filter(|_| hold.seen.is_none() && !is_taken) else {
                 return Answer::Now(Err(StoreError::Gone));
             };
-            add(&self.held.sessions, 1);
+            add(&self.tally.sessions, 1);
             let logs = SessionLogs {
                 record,
                 epoch: hold.epoch,
@@ -331,7 +331,7 @@ impl EventStore for MemoryStore {
         log.bytes += end.len();
         self.set_finished(now, key, log, &mut shard.finished);
         logs.bytes += end.len();
-        add(&self.held.bytes, end.len());
+        add(&self.tally.bytes, end.len());
         self.forget_waiting(logs, number);
         Answer::ok(true)
     }
@@ -354,7 +354,7 @@ impl EventStore for MemoryStore {
             log.bytes -= entry.cost();
             logs.bytes -= entry.cost();
             self.freed(entry.cost());
-            subtract(&self.held.events, 1);
+            subtract(&self.tally.events, 1);
         } else if let Some(entry) = log.entry_mut(seq).filter(|entry| is_question(entry)) {
             entry.pinned = false;
         }
@@ -377,7 +377,7 @@ impl EventStore for MemoryStore {
                 let until = Ms(self.latest.load(Ordering::Relaxed)) + self.limits.max_age_ms;
                 shard.taken.insert(name, until);
             }
-            subtract(&self.held.sessions, 1);
+            subtract(&self.tally.sessions, 1);
             logs.streams.values().for_each(|log| self.forgot(log));
             self.freed(logs.inbox.bytes());
             for place in logs.streams.values().filter_map(|log| log.finished) {
@@ -408,11 +408,11 @@ impl EventStore for MemoryStore {
     fn usage(&self) -> Usage {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Usage {
-            sessions: count(&self.held.sessions),
-            streams: count(&self.held.streams),
-            events: count(&self.held.events),
-            bytes: count(&self.held.bytes),
-            trimmed: count(&self.held.trimmed),
+            sessions: count(&self.tally.sessions),
+            streams: count(&self.tally.streams),
+            events: count(&self.tally.events),
+            bytes: count(&self.tally.bytes),
+            trimmed: count(&self.tally.trimmed),
         }
     }
 }

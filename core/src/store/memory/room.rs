@@ -32,7 +32,7 @@ impl MemoryStore {
         let log = if is_new { LOG_OVERHEAD + append.about.len() } else { 0 };
         let is_end_alone = append.events.is_empty() && append.end.is_some();
         let bytes = if is_end_alone { 0 } else { log + cost(&append.events) };
-        add(&self.held.bytes, bytes);
+        add(&self.tally.bytes, bytes);
         // An end always finds room, and so does what needs none.
         if bytes == 0 || self.make_room(now) {
             return Ok(bytes);
@@ -92,7 +92,7 @@ impl MemoryStore {
     }
 
     fn is_over(&self, max: usize) -> bool {
-        self.held.bytes.load(Ordering::Relaxed) > max as u64
+        self.tally.bytes.load(Ordering::Relaxed) > max as u64
     }
 
     /// Brings the store back into its bound, if it is over it. No lock may be held. Whether it fits.
@@ -177,13 +177,13 @@ impl MemoryStore {
     /// Returns the bytes, 0 when the event is pinned from now on; none when nothing may go.
     fn free_one(&self, log: &mut Log) -> Option<usize> {
         if log.events.len() > 1 {
-            add(&self.held.trimmed, 1);
+            add(&self.tally.trimmed, 1);
             let freed = log.trim_one();
-            subtract(&self.held.events, usize::from(freed > 0));
+            subtract(&self.tally.events, usize::from(freed > 0));
             return Some(freed);
         }
         let (_, entry) = log.pinned.pop_front()?;
-        subtract(&self.held.events, 1);
+        subtract(&self.tally.events, 1);
         log.bytes -= entry.cost();
         Some(entry.cost())
     }

@@ -257,7 +257,7 @@ impl Machine {
                 let retry_ms = self.retry_ms.max(link.spread.floor_ms);
                 link.spread_retry(retry_ms, retry_ms / 2)
             }
-            _ => link.told_ms(self.retry_ms),
+            _ => link.effective_retry_ms(self.retry_ms),
         };
         let conn = link.conn;
         if link.opened && link.retry_sent != Some(retry_ms) {

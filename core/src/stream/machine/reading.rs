@@ -105,7 +105,7 @@ impl Machine {
         let conn = link.conn;
         let frame = if self.rules.priming {
             let (seq, visit, tag) = link.primed;
-            let retry_ms = link.told_ms(self.retry_ms);
+            let retry_ms = link.effective_retry_ms(self.retry_ms);
             link.retry_sent = Some(retry_ms);
             Frame::Priming { seq, visit, tag, retry_ms }
         } else if follows {

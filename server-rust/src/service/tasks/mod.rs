@@ -124,7 +124,7 @@ impl<A: Application> Endpoint<A> {
             Route::Listen => self.listen(parts, body).await,
             Route::Pass => {
                 if !declares {
-                    engine.left_to_sdk(&requested);
+                    engine.note_unresumable(&requested);
                 }
                 Some(Ok(self.pass(parts, body)?.await))
             }

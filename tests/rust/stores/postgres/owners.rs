@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check_left};
+use tailrope_core::store::contract::{Caller, Log, check_released};
 use tailrope_core::store::{Attach, Epoch, EventStore, Hold, Limits, Message, SessionRecord, StoreError, StoreOptions};
 
 use super::database::{Administrator, Database, Namespaces, at, namespace, told, with_clock};
@@ -188,7 +188,7 @@ fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
         let address = namespaces.address();
         (Arc::new(at(&address, &options)), Arc::new(at(&address, &options)))
     };
-    check_left(&make, 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
+    check_released(&make, 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
 }
 
 #[test]

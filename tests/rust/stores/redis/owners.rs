@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tailrope_core::Ms;
-use tailrope_core::store::contract::{Caller, Log, check_left};
+use tailrope_core::store::contract::{Caller, Log, check_released};
 use tailrope_core::store::{Epoch, EventStore, Hold, ReadLimit, SessionRecord, StoreError, StoreOptions};
 
 use super::server::{Kind, Server, at, fresh, keys, place, say};
@@ -238,7 +238,7 @@ fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
     let options = StoreOptions { limits, ..options(2_000) };
     let address = fresh(Kind::Alone);
     let sleep = |ms| std::thread::sleep(Duration::from_millis(ms));
-    check_left(&|| (at(&address, &options), at(&address, &options)), 1_000, &sleep);
+    check_released(&|| (at(&address, &options), at(&address, &options)), 1_000, &sleep);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::kit::eventually::{PATIENCE, eventually};
 use crate::kit::folder::Folder;
 use tailrope_core::Ms;
 use tailrope_core::protocol::StreamNonce;
-use tailrope_core::store::contract::{Caller, Log, check_left};
+use tailrope_core::store::contract::{Caller, Log, check_released};
 use tailrope_core::store::{
     Attach, Attached, Complete, Epoch, EventStore, Hold, Limits, Operation, Outcome, Owner, ReadLimit, SessionRecord,
     StoreError, StoreOptions, Ticket, Watch,
@@ -198,7 +198,7 @@ fn o16_what_was_let_go_of_and_nobody_takes_over_goes_in_the_end() {
     let open = || -> Arc<dyn EventStore> {
         Arc::new(tailrope_stores::sqlite::open(&folder.path("a.db"), &options).expect("the file can be opened"))
     };
-    check_left(&|| (open(), open()), 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
+    check_released(&|| (open(), open()), 60_000, &|ms| _ = time.fetch_add(ms, Ordering::SeqCst));
 }
 
 #[test]

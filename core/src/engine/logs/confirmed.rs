@@ -7,23 +7,23 @@ use crate::protocol::StreamNonce;
 use crate::store::Append;
 
 /// How long things are kept that a store may lose, in milliseconds: longer than a failover takes.
-pub(crate) const KEPT_MS: u64 = 60_000;
+pub(crate) const FAILOVER_MS: u64 = 60_000;
 /// How many bytes of appends an engine keeps.
-pub(crate) const KEPT_BYTES: usize = 16 << 20;
+pub(crate) const FAILOVER_BYTES: usize = 16 << 20;
 
 /// A stream, with the number of its session.
 pub(crate) type Key = (u64, StreamNonce);
 
 /// The last append of each stream that the store confirmed lately. The oldest go first.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct Confirmed {
     appends: BTreeMap<Key, (Ms, Append)>,
     by_time: BTreeSet<(Ms, Key)>,
     bytes: usize,
 }
 
-impl Kept {
-    pub(crate) fn keep(&mut self, now: Ms, key: Key, append: Append) {
+impl Confirmed {
+    pub(crate) fn remember(&mut self, now: Ms, key: Key, append: Append) {
         self.remove(key);
         self.bytes += bytes_of(&append);
         self.by_time.insert((now, key));
@@ -32,9 +32,9 @@ impl Kept {
 
     /// Forgets what has been kept for too long, or is too much. A log whose retention is over must not come back.
     pub(crate) fn trim(&mut self, now: Ms, retention_ms: u64) {
-        let kept_ms = KEPT_MS.min(retention_ms);
+        let remembered_ms = FAILOVER_MS.min(retention_ms);
         while let Some((at, key)) = self.by_time.first().copied() {
-            if at + kept_ms > now && self.bytes <= KEPT_BYTES {
+            if at + remembered_ms > now && self.bytes <= FAILOVER_BYTES {
                 return;
             }
             self.remove(key);

@@ -1,4 +1,4 @@
-//! What the core reads a body as, told in JSON, for tests that compare this with what an SDK reads.
+//! What the core reads a body as, as JSON, for tests that compare this with what an SDK reads.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::jsonrpc::{Envelope, Kind};
 use super::request_id::RequestId;
 
 /// The messages of a body, each with its kind and its names as JSON text; or, as a text, why it is not taken.
-pub fn told(body: &[u8], dialect: &Dialect) -> Value {
+pub fn inspect(body: &[u8], dialect: &Dialect) -> Value {
     const MEDIA_TYPES: &str = "application/json, text/event-stream";
     const SESSION: &str = "s";
     let head = Head {

@@ -13,31 +13,31 @@ use tailrope_core::store::{StoreOptions, Usage};
 use super::script::{Lives, Other, Written};
 
 #[derive(Default)]
-struct HeldLog {
+struct BookedLog {
     events: u64,
     bytes: u64,
     /// It has ended, and is forgotten then.
     until: Option<Instant>,
 }
 
-struct HeldSession {
-    logs: HashMap<StreamNonce, HeldLog>,
+struct BookedSession {
+    logs: HashMap<StreamNonce, BookedLog>,
     /// When the expiry of what it has was set. None where that is to be done now: it may not be this store object's.
     kept: Option<Instant>,
 }
 
 #[derive(Default)]
 struct State {
-    sessions: HashMap<Arc<str>, HeldSession>,
+    sessions: HashMap<Arc<str>, BookedSession>,
     usage: Usage,
 }
 
-pub(super) struct Held {
+pub(super) struct Book {
     state: Mutex<State>,
     refresh: Duration,
 }
 
-impl Held {
+impl Book {
     pub(super) fn new(options: &StoreOptions) -> Self {
         let limits = &options.limits;
         Self {
@@ -62,15 +62,15 @@ impl Held {
         let now = Instant::now();
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
-        let held = session_of(sessions, session);
-        usage.streams += u64::from(!held.logs.contains_key(&nonce));
-        let log = held.logs.entry(nonce).or_default();
+        let booked = session_of(sessions, session);
+        usage.streams += u64::from(!booked.logs.contains_key(&nonce));
+        let log = booked.logs.entry(nonce).or_default();
         usage.events = (usage.events + written.events).saturating_sub(log.events);
         usage.bytes = (usage.bytes + written.bytes).saturating_sub(log.bytes);
         // One whose time is over is another log of that name.
         let until = log.until.filter(|until| *until > now);
         let until = until.or_else(|| written.left_ms.map(|left_ms| now + Duration::from_millis(left_ms)));
-        *log = HeldLog { events: written.events, bytes: written.bytes, until };
+        *log = BookedLog { events: written.events, bytes: written.bytes, until };
     }
 
     /// Logs that a run of the script removed, before what it was asked for.
@@ -86,8 +86,8 @@ impl Held {
     pub(super) fn trimmed(&self, session: &Arc<str>, positions: u64, others: &[Other]) {
         self.lock().usage.trimmed += positions;
         for (nonce, left) in others {
-            let is_held = self.lock().sessions.get(session).is_some_and(|held| held.logs.contains_key(nonce));
-            if let Some((events, bytes)) = left.filter(|_| is_held) {
+            let is_booked = self.lock().sessions.get(session).is_some_and(|booked| booked.logs.contains_key(nonce));
+            if let Some((events, bytes)) = left.filter(|_| is_booked) {
                 self.wrote(session, *nonce, Written { events, bytes, left_ms: None });
             }
         }
@@ -97,15 +97,15 @@ impl Held {
     pub(super) fn gone(&self, session: &str, nonce: StreamNonce) {
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
-        if let Some(log) = sessions.get_mut(session).and_then(|held| held.logs.remove(&nonce)) {
+        if let Some(log) = sessions.get_mut(session).and_then(|booked| booked.logs.remove(&nonce)) {
             forget(usage, &log);
         }
     }
 
     /// The session, or a log of it, was not found or is another owner's: what is held of it is looked after soon.
     pub(super) fn doubt(&self, session: &str) {
-        if let Some(held) = self.lock().sessions.get_mut(session) {
-            held.kept = None;
+        if let Some(booked) = self.lock().sessions.get_mut(session) {
+            booked.kept = None;
         }
     }
 
@@ -113,8 +113,8 @@ impl Held {
     pub(super) fn dropped(&self, session: &str) {
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
-        if let Some(held) = sessions.remove(session) {
-            held.logs.values().for_each(|log| forget(usage, log));
+        if let Some(booked) = sessions.remove(session) {
+            booked.logs.values().for_each(|log| forget(usage, log));
         }
     }
 
@@ -125,19 +125,19 @@ impl Held {
         let mut guard = self.lock();
         let State { sessions, usage } = &mut *guard;
         let mut due = Vec::new();
-        for (session, held) in sessions {
-            let over = |log: &HeldLog| log.until.is_some_and(|until| until <= now);
+        for (session, booked) in sessions {
+            let over = |log: &BookedLog| log.until.is_some_and(|until| until <= now);
             let gone: Vec<StreamNonce> =
-                held.logs.iter().filter(|(_, log)| over(log)).map(|(nonce, _)| *nonce).collect();
+                booked.logs.iter().filter(|(_, log)| over(log)).map(|(nonce, _)| *nonce).collect();
             for nonce in gone {
-                if let Some(log) = held.logs.remove(&nonce) {
+                if let Some(log) = booked.logs.remove(&nonce) {
                     forget(usage, &log);
                 }
             }
             let running: Vec<StreamNonce> =
-                held.logs.iter().filter(|(_, log)| log.until.is_none()).map(|(nonce, _)| *nonce).collect();
-            if held.kept.is_none_or(|kept| now.saturating_duration_since(kept) >= self.refresh) {
-                held.kept = Some(now);
+                booked.logs.iter().filter(|(_, log)| log.until.is_none()).map(|(nonce, _)| *nonce).collect();
+            if booked.kept.is_none_or(|kept| now.saturating_duration_since(kept) >= self.refresh) {
+                booked.kept = Some(now);
                 due.push((Arc::clone(session), running));
             }
         }
@@ -149,12 +149,12 @@ impl Held {
     }
 }
 
-fn session_of<'a>(sessions: &'a mut HashMap<Arc<str>, HeldSession>, session: &Arc<str>) -> &'a mut HeldSession {
-    let new = || HeldSession { logs: HashMap::new(), kept: Some(Instant::now()) };
+fn session_of<'a>(sessions: &'a mut HashMap<Arc<str>, BookedSession>, session: &Arc<str>) -> &'a mut BookedSession {
+    let new = || BookedSession { logs: HashMap::new(), kept: Some(Instant::now()) };
     sessions.entry(Arc::clone(session)).or_insert_with(new)
 }
 
-fn forget(usage: &mut Usage, log: &HeldLog) {
+fn forget(usage: &mut Usage, log: &BookedLog) {
     usage.streams -= 1;
     usage.events -= log.events;
     usage.bytes -= log.bytes;

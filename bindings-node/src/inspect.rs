@@ -6,9 +6,9 @@ use tailrope_core::protocol;
 use crate::admission::{JsBody, body_bytes};
 use crate::convert::{Result, dialect};
 
-/// What the core reads a body as, as JSON: see `told` there.
+/// What the core reads a body as, as JSON: see `inspect` there.
 #[allow(unreachable_pub, dead_code, reason = "it is exported to JavaScript alone")]
 #[napi]
-pub fn told(sdk_major: u32, body: JsBody<'_>) -> Result<String> {
-    Ok(protocol::told::told(body_bytes(&body), dialect(sdk_major)?).to_string())
+pub fn inspect_body(sdk_major: u32, body: JsBody<'_>) -> Result<String> {
+    Ok(protocol::inspect::inspect(body_bytes(&body), dialect(sdk_major)?).to_string())
 }

@@ -16,7 +16,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Panics
 /// When the store breaks the rule.
-pub fn check_left(make: &dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>), max_age_ms: u64, pass: &dyn Fn(u64)) {
+pub fn check_released(
+    make: &dyn Fn() -> (Arc<dyn EventStore>, Arc<dyn EventStore>),
+    max_age_ms: u64,
+    pass: &dyn Fn(u64),
+) {
     let (a, b) = make();
     let (owner, other) = (Caller::new(&*a, Ms(0)), Caller::new(&*b, Ms(0)));
     let event: Event = progress("a");
