@@ -15,8 +15,9 @@ use tokio::time::{sleep, timeout};
 
 use super::address::Place;
 use super::live::Live;
-use super::nodes::{Nodes, passing, slot_of};
+use super::nodes::{Nodes, passing};
 use super::script;
+use super::slots::slot_of;
 
 /// Pause between two looks at whether the server is still there.
 const PING_PAUSE: Duration = Duration::from_secs(3);

@@ -8,7 +8,8 @@ use std::fmt;
 use ::redis::{Value, cmd};
 use tailrope_core::store::parts::Fault;
 
-use super::nodes::{lasting, slot_of};
+use super::nodes::lasting;
+use super::slots::slot_of;
 use super::worker::Core;
 
 /// What this release writes.

@@ -19,6 +19,7 @@ mod owners;
 mod script;
 #[cfg(feature = "testing")]
 pub(crate) mod seams;
+mod slots;
 mod tags;
 mod usage;
 mod worker;

@@ -11,7 +11,8 @@ use tailrope_core::store::parts::{Fault, Sightings, beat_ms};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::nodes::{lasting, slot_of};
+use super::nodes::lasting;
+use super::slots::slot_of;
 use super::worker::{CLOSED, Core, GARBLED};
 
 /// An owner is looked for until no answer has named it for so long. That bounds how many are known.

@@ -4,8 +4,8 @@ use redis::parse_redis_value;
 use tailrope_core::store::StoreError;
 
 use super::address::{Address, Place};
-use super::nodes;
 use super::script::{self, Words};
+use super::slots;
 use crate::decoding::RedisResult;
 
 pub(crate) fn read_reply(bytes: &[u8]) -> Option<Vec<Result<RedisResult, StoreError>>> {
@@ -40,7 +40,7 @@ pub(crate) fn read_reply(bytes: &[u8]) -> Option<Vec<Result<RedisResult, StoreEr
 pub(crate) fn read_slots(bytes: &[u8], host: &str) -> Vec<(u16, u16, String)> {
     let Ok(value) = parse_redis_value(bytes) else { return Vec::new() };
     let told_by = Place { host: host.to_owned(), port: 1 };
-    let slots = nodes::parse_slots(&value, &told_by);
+    let slots = slots::parse_slots(&value, &told_by);
     slots.into_iter().map(|(first, last, place)| (first, last, place.to_string())).collect()
 }
 

@@ -12,9 +12,10 @@ use tokio::time::timeout;
 
 use super::hints::Hints;
 use super::layout;
-use super::nodes::{Nodes, lasting, slot_of};
+use super::nodes::{Nodes, lasting};
 use super::owners::{self, Owners};
 use super::script::{self, Words};
+use super::slots::slot_of;
 use super::tags::Tags;
 use super::usage::Book;
 use crate::next::next;

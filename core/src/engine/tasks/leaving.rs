@@ -4,7 +4,8 @@ use crate::engine::Guest;
 use crate::engine::sessions::released::ReleasedTask;
 use crate::engine::shared::lock;
 use crate::engine::tasks::Verdict;
-use crate::engine::tasks::cell::{CallChange, CallState, Place};
+use crate::engine::tasks::cell::{CallState, Place};
+use crate::engine::tasks::change::CallChange;
 use crate::session::Outcome;
 use crate::task::Task;
 

@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use crate::Ms;
 use crate::engine::lines::log_later;
-use crate::engine::tasks::cell::{CallChange, Place, Requester};
+use crate::engine::tasks::cell::{Place, Requester};
+use crate::engine::tasks::change::CallChange;
 use crate::engine::tasks::{TASK_LOG, Verdict};
 use crate::exchange::Relayed;
 use crate::maps::OwnMap;

@@ -7,7 +7,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `call`, `cell` | a call that runs here, and its task |
+//! | `call`, `cell`, `change` | a call that runs here, and its task |
 //! | `writing`, `records` | writes the task's changes |
 //! | `leaving` | lets a task go |
 //! | `ended` | the record of a call that has its end |
@@ -20,6 +20,7 @@
 pub(crate) mod board;
 mod call;
 pub(crate) mod cell;
+mod change;
 mod ended;
 pub(crate) mod following;
 mod inheriting;

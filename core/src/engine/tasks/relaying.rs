@@ -6,7 +6,8 @@
 use crate::Ms;
 use crate::engine::lines::Later;
 use crate::engine::tasks::Verdict;
-use crate::engine::tasks::query::{QueryChange, Stage};
+use crate::engine::tasks::query::QueryChange;
+use crate::engine::tasks::query::Stage;
 use crate::protocol::{RequestId, StreamNonce};
 use crate::store::{Answer, Attach, Attached, LogPage, Message, Operation, ReadLimit, StoreError};
 use crate::stream::Chain;

@@ -13,7 +13,8 @@
 use crate::Ms;
 use crate::engine::lines::log_later;
 use crate::engine::stats::Counters;
-use crate::engine::tasks::cell::{CallChange, CallState, Place};
+use crate::engine::tasks::cell::{CallState, Place};
+use crate::engine::tasks::change::CallChange;
 use crate::engine::tasks::{TASK_LOG, record};
 use crate::store::{Answer, Hold, Operation, Outcome, ReadLimit, RunningLog, StoreError, Ticket};
 use crate::stream::{Chain, Seq};

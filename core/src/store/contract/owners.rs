@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::BetweenTwo;
 use super::caller::{Caller, Log, PATIENCE, progress};
-use super::retry_after;
+use super::logs::retry_after;
 use crate::Ms;
 use crate::store::{
     Append, Attach, Attached, Epoch, EventStore, Hold, LogPage, Owner, ReadLimit, RunningLog, SessionRecord, StoreError,
