@@ -143,6 +143,8 @@ test-clients-full: setup ## run every official client against every server and e
 	$(SERVERS) $(call pytest,$(MCP2),tests/interop tests/client,clients-full)
 
 test-torture: setup ## run a slice of the torture: each test in each language, a few seconds each
+	@# A first build is no part of the time that a test may take.
+	@cd tests && TAILROPE_TEST_RUST_STORES=every ../$(MCP2)/python -c 'from kit.servers import built_rust; built_rust()'
 	tests/services/with nginx redis postgres -- $(call pytest,$(MCP2),tests/torture --numprocesses 2 --dist loadfile,torture)
 
 test-conformance: setup ## run the official conformance suite against our servers and clients

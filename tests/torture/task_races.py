@@ -84,7 +84,7 @@ async def cancel_against_completion(ordeal: Ordeal, client: Client, dice: random
 
 async def answer_against_cancel(ordeal: Ordeal, client: Client, dice: random.Random) -> str:
     nodes = ordeal.fleet.nodes[:2]
-    client.case.plan["asks"] = 1
+    client.case.plan |= ordeal.one_question
     await client.begin(nodes[0])
     answers = client.answers(await asked(client))
     dice.shuffle(nodes)

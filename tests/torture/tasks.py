@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import sqlite3
@@ -28,16 +29,19 @@ from urllib.parse import urlsplit
 
 from torture.ending import end
 from torture.fleet import Fleet, Node, fleet
+from torture.hosts import build_rust
 from torture.recorder import Recorder
 from torture.setting import SHORT, Setting
 from torture.task_client import Client
 from torture.task_races import RACES, race
 from torture.task_rules import Case, Fates, judge
 
-SERVER = "mcp2"
+# The servers, and how often processes of each are killed on each store.
+SERVERS = {"mcp2": 200, "handler-v2": 60, "tower": 60}
+# Their SDKs let handlers of 2026-07-28 ask while they run.
+ASK = ("mcp2", "handler-v2")
 # How many processes each store has.
 STORES = {"sqlite": 2, "redis": 3, "postgres": 3}
-KILLS = 200
 RACED = 20
 CLIENTS = 12
 TASK_AFTER_MS = 100
@@ -60,8 +64,9 @@ HANG_S = 60.0
 
 @dataclass
 class Trial:
-    """What came of one store."""
+    """What came of one server on one store."""
 
+    server: str
     store: str
     notes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -69,7 +74,7 @@ class Trial:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self.notes.items()))
-        lines = [f"{self.store}: {counts}; {len(self.faults)} faults"]
+        lines = [f"{self.server} on {self.store}: {counts}; {len(self.faults)} faults"]
         lines += [f"  {name}: {dict(sorted(of.items()))}" for name, of in self.races.items()]
         return "\n".join([*lines, *(f"  {fault}" for fault in self.faults[:30])])
 
@@ -96,7 +101,7 @@ class Ordeal:
             "ms": dice.choice([0, dice.uniform(0, 2 * TASK_AFTER_MS), dice.uniform(0, LONGEST_MS)]),
             "says": int(dice.random() < 0.3),
         }
-        kind = dice.choice(["plain", "asks", "rounds", "both"])
+        kind = dice.choice(["plain", "rounds", *(("asks", "both") if self.setting.server in ASK else ())])
         if kind != "plain":
             plan["ms"] /= 3
         if kind in ("asks", "both"):
@@ -104,6 +109,11 @@ class Ordeal:
         if kind in ("rounds", "both"):
             plan |= {"rounds": dice.randint(1, 2), "keys": dice.randint(1, 3)}
         return plan
+
+    @property
+    def one_question(self) -> dict[str, Any]:
+        """A plan with one question of a task."""
+        return {"asks": 1} if self.setting.server in ASK else {"rounds": 1, "ms": 1.5 * TASK_AFTER_MS}
 
     async def load(self, index: int) -> None:
         """Calls, one after the other."""
@@ -286,6 +296,7 @@ class Ordeal:
 
 
 async def tried(
+    server: str,
     store: str,
     folder: Path,
     *,
@@ -295,9 +306,9 @@ async def tried(
     owner_lost_ms: int = OWNER_LOST_MS,
     calm: bool = True,
 ) -> Trial:
-    """One store."""
-    trial = Trial(store)
-    setting = Setting(SERVER, store, seed, SHORT, folder)
+    """One server on one store."""
+    trial = Trial(server, store)
+    setting = Setting(server, store, seed, SHORT, folder)
     options = {
         "owner_lost_ms": owner_lost_ms,
         "drain_within_ms": DRAIN_MS,
@@ -321,21 +332,25 @@ async def ready(nodes: list[Node]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Tasks on processes that are killed, paused, restarted and cut off.")
+    parser.add_argument("--server", action="append", choices=list(SERVERS))
     parser.add_argument("--store", action="append", choices=list(STORES))
-    parser.add_argument("--kills", type=int, default=KILLS, help=f"on each store ({KILLS})")
+    parser.add_argument("--kills", type=int, help=f"on each store ({SERVERS})")
     parser.add_argument("--races", type=int, default=RACED, help=f"of each kind ({RACED})")
     parser.add_argument("--owner-lost-ms", type=int, default=OWNER_LOST_MS)
     parser.add_argument("--seed", default=str(int(time.time())))
     options = parser.parse_args(arguments)
     broken = []
     print(f"seed {options.seed}", flush=True)
-    for store in options.store or STORES:
-        folder = Path(tempfile.mkdtemp(prefix=f"tailrope-tasks-{store}-"))
+    servers = options.server or list(SERVERS)
+    build_rust(servers)
+    for server, store in itertools.product(servers, options.store or STORES):
+        folder = Path(tempfile.mkdtemp(prefix=f"tailrope-tasks-{server}-{store}-"))
         trial = asyncio.run(
             tried(
+                server,
                 store,
                 folder,
-                kills=options.kills,
+                kills=SERVERS[server] if options.kills is None else options.kills,
                 raced=options.races,
                 seed=options.seed,
                 owner_lost_ms=options.owner_lost_ms,
@@ -344,7 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(trial, flush=True)
         if trial.faults:
             print(f"  seed {options.seed}, histories in {folder}", flush=True)
-            broken.append(f"tasks on {store}")
+            broken.append(f"tasks of {server} on {store}")
     return end("tasks", broken)
 
 

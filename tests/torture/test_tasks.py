@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from torture import task_rules as rules
+from torture.hosts import build_rust
 from torture.task_races import RACES
 from torture.task_rules import Asked, Case, Fates, judge
 from torture.tasks import tried
@@ -21,8 +22,13 @@ OWNER, OTHER = 1, 2
 
 
 @pytest.mark.timeout(180)
-def test_tasks_end_once_whatever_befalls_their_processes(tmp_path: Path) -> None:
-    trial = asyncio.run(tried("sqlite", tmp_path, kills=KILLS, raced=RACED, seed="1", owner_lost_ms=3_000, calm=False))
+@pytest.mark.parametrize(
+    "server", ["mcp2", *(pytest.param(server, marks=pytest.mark.full) for server in ("handler-v2", "tower"))]
+)
+def test_tasks_end_once_whatever_befalls_their_processes(tmp_path: Path, server: str) -> None:
+    build_rust([server])
+    chosen: dict[str, Any] = {"kills": KILLS, "raced": RACED, "owner_lost_ms": 3_000}
+    trial = asyncio.run(tried(server, "sqlite", tmp_path, seed="1", calm=False, **chosen))
     assert not trial.faults, str(trial)
     # What provoked nothing would be well, too.
     assert trial.notes["kills"] == KILLS

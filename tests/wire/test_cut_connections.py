@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from kit.cutting import is_cut
+from kit.fleet import servers_of
 from kit.peer import last_id
 from kit.servers import Farm, Server, gate
 from kit.stock import stock_client
@@ -42,7 +43,8 @@ async def test_f47_cuts_at_an_age_are_learned_and_stock_clients_survive_them(far
             assert await call == "x"
             assert client.progress == [1, 2, 3, 4]
     await server.logged("cuts connections when they are about age_ms old")
-    assert server.log().count("cuts connections when") == 1
+    # Each process learns it by itself, and says so once.
+    assert 1 <= server.log().count("cuts connections when") <= len(servers_of(server.kind))
 
 
 async def test_f47_connections_that_are_not_cut_are_not_closed(farm: Farm) -> None:

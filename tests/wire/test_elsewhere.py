@@ -191,7 +191,9 @@ async def test_i7_two_tenants_with_the_same_names_see_nothing_of_each_other(tena
                 assert f"secret-of-{other}" not in str(answers)
             nobody = at(peers[other], server)
             nobody.extra = {}
-            assert (await nobody.get()).status == (404 if server.kind.language == "node" else 401)
+            # Node's SDK leaves authentication to its host; a front has it asked first.
+            is_asked = server.kind.language != "node" or server.kind.has_front
+            assert (await nobody.get()).status == (401 if is_asked else 404)
             # Another tenant's session, with and without a cursor of it, and one that never was.
             foreign.extra = own.extra
             never = at(own, server)

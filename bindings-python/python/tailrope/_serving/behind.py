@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrope._serving import between
 from tailrope.mcp import _sdk
-from tailrope.mcp._arrivals import Between, Passed, Terms, passed_on
+from tailrope.mcp._arrivals import PASSED, Between, Passed, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ class Behind:
                 address, scheme = peer.decode("ascii").split(" ")
                 host, _, port = address.rpartition(":")
                 self._settle(scope, scheme, (host.strip("[]"), int(port)))
-                passed_on.set(Passed(self, {name: scope[name] for name in _OF_ROUTING if name in scope}))
+                scope[PASSED] = Passed(self, {name: scope[name] for name in _OF_ROUTING if name in scope})
         await self._entry(scope, receive, send)
 
     def _settle(self, scope: Scope, scheme: str, client: tuple[str, int]) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tailrope.mcp._incoming import dispatch, request_of
@@ -23,7 +22,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrope")
 
+PASSED = "tailrope.passed"
+"""The member of a scope that has its `Passed`. A context would keep that: timers of the HTTP server keep contexts."""
+
 _OF_REQUEST = (
+    PASSED,
     "auth",
     "client",
     "headers",
@@ -75,9 +78,6 @@ class Passed(NamedTuple):
     to: App
     scope: Scope
     """What the app was given of it that routers look at."""
-
-
-passed_on: ContextVar[Passed | None] = ContextVar("tailrope_passed_on", default=None)
 
 
 class Handed:
@@ -229,7 +229,7 @@ class Arrivals:
 
 def offer(server: SessionServer, session: Session, here: Loop, transport: Any, scope: Scope) -> Handed | None:
     """Hands a session to the front that its first request came through, where there is one."""
-    passed = passed_on.get()
+    passed: Passed | None = scope.get(PASSED)
     if passed is None or passed.to.arrivals is None:
         return None
     return passed.to.arrivals.offer(server, session, here, transport, scope, passed.scope)

@@ -10,6 +10,7 @@
 mod alone;
 mod control;
 mod ctl;
+mod facts;
 mod load;
 mod marked;
 mod options;
@@ -17,6 +18,7 @@ mod plain_store;
 mod script;
 mod serving;
 mod stock;
+mod tasked;
 mod tools;
 
 use std::collections::HashMap;

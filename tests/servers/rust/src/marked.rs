@@ -1,8 +1,7 @@
 //! The tool `marked` as tests/servers/python/marked.py describes it: every event says whose it is, and a file that outlives the
 //! process is told of it.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::pin::pin;
 use std::process;
@@ -12,11 +11,11 @@ use futures_util::poll;
 use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken};
 use rmcp::service::ServiceError;
 use rustix::process::{Signal, getpid, kill_process};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tailrope_server::Close;
 
+use crate::facts::Facts;
 use crate::script::{Context, Failed};
 use crate::stock;
 
@@ -74,7 +73,7 @@ struct Marked<'a> {
     plan: &'a Plan,
     context: &'a Context,
     token: ProgressToken,
-    facts: File,
+    facts: Facts,
     random: Random,
     said: u64,
 }
@@ -86,7 +85,7 @@ fn die() {
 /// One call, as the plan says. Gives the text of the response.
 pub(crate) async fn run(plan: Value, context: &Context) -> Result<String, Failed> {
     let plan: Plan = serde_json::from_value(plan).map_err(|error| error.to_string())?;
-    let facts = OpenOptions::new().append(true).create(true).open(&plan.facts).map_err(|error| error.to_string())?;
+    let facts = Facts::open(&plan.facts).map_err(|error| error.to_string())?;
     let token = context.meta.get_progress_token().ok_or("a call without a progress token")?;
     let random = Random(plan.seed);
     let marked = Marked { plan: &plan, context, token, facts, random, said: 0 };
@@ -110,17 +109,11 @@ impl Marked<'_> {
         Ok(self.text("end"))
     }
 
-    /// A line of the file is one write.
-    fn tell(&self, fact: &str, event: Option<(&str, Value)>, more: Value) -> io::Result<()> {
-        let now = clock_gettime(ClockId::Monotonic);
-        let mut line = json!({ "t": now.tv_sec * 1_000_000_000 + now.tv_nsec, "fact": fact });
+    fn tell(&self, fact: &str, event: Option<(&str, Value)>, mut more: Value) -> io::Result<()> {
         if let Some((stream, n)) = event {
-            (line["session"], line["stream"], line["n"]) = (json!(self.plan.session), json!(stream), n);
+            (more["session"], more["stream"], more["n"]) = (json!(self.plan.session), json!(stream), n);
         }
-        if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
-            line.extend(more);
-        }
-        (&self.facts).write_all(format!("{line}\n").as_bytes())
+        self.facts.tell(fact, more)
     }
 
     fn outcome(&self, stream: &str, n: u64, sent: Result<(), ServiceError>) -> io::Result<()> {

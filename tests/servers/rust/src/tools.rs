@@ -19,6 +19,7 @@ use crate::load;
 use crate::marked;
 use crate::script::{self, Context, Failed, divided, log_message, pauses};
 use crate::stock;
+use crate::tasked;
 
 /// What all sessions of the process have in common.
 #[derive(Default)]
@@ -129,7 +130,19 @@ impl ServerHandler for Tools {
         _request: Option<PaginatedRequestParams>,
         _context: Context,
     ) -> Result<ListToolsResult, ErrorData> {
-        let names = ["script", "echo", "act", "marked", "emit", "poll", "completed", "header", "request_id", "whoami"];
+        let names = [
+            "script",
+            "echo",
+            "act",
+            "marked",
+            "emit",
+            "poll",
+            "completed",
+            "header",
+            "request_id",
+            "whoami",
+            "tasked",
+        ];
         let schema = json!({ "type": "object" }).as_object().cloned().unwrap_or_default();
         let tools = names.map(|name| Tool::new(name, "a tool of the tests", schema.clone()));
         Ok(ListToolsResult::with_all_items(tools.into()))
@@ -140,6 +153,10 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         context: rmcp::service::RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        if request.name == "tasked" {
+            let failed = |why| CallToolResult::error(vec![ContentBlock::text(why)]).into();
+            return Ok(tasked::run(&self.0.control, &request, &context).await.unwrap_or_else(failed));
+        }
         let arguments = Value::Object(request.arguments.unwrap_or_default());
         let result = match self.0.call(&request.name, &arguments, context).await {
             Ok(text) => CallToolResult::success(vec![ContentBlock::text(text)]),
