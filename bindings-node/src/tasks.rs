@@ -20,9 +20,6 @@ use crate::waiters::Waiters;
 /// The dialect of the SDK that knows the revision of tasks.
 pub(crate) const DIALECT: &Dialect = &Dialect::MCP_TYPESCRIPT_2;
 
-/// A JSON answer of the host's own to itself is no larger. Bytes.
-const MAX_DISCOVER_BYTES: usize = 4 << 20;
-
 /// What becomes of a POST: see the core's `Route`.
 #[napi(object, object_from_js = false)]
 pub struct Routed {
@@ -50,7 +47,7 @@ pub struct Announced {
 
 /// Adds the extension to the server's answer to `server/discover`, which has this content type.
 pub(crate) fn announce(content_type: Option<&str>, answer: &[u8]) -> Announced {
-    let mut reader = RunReader::new(0, 200, content_type, MAX_DISCOVER_BYTES);
+    let mut reader = RunReader::new(0, 200, content_type);
     let mut inputs = reader.data(answer);
     inputs.extend(reader.end());
     let messages = inputs.into_iter().filter_map(|input| match input {
@@ -130,10 +127,6 @@ impl TaskCall {
         Self { call, key, readers: RefCell::default(), engine: engine.clone(), waiters: Rc::clone(waiters) }
     }
 
-    fn reader(&self, run: u32, status: u16, content_type: Option<&str>) -> RunReader {
-        RunReader::new(run, status, content_type, self.engine.options().limits.max_event_bytes)
-    }
-
     fn input(&self, env: &Env, inputs: impl IntoIterator<Item = Input>) {
         inputs.into_iter().for_each(|input| self.call.input(input));
         self.waiters.flush(env);
@@ -160,17 +153,19 @@ impl TaskCall {
         self.call.span().map(call_span)
     }
 
-    /// The SDK's answer to a run begins.
+    /// The SDK's answer to a run begins. Whether it is a body that may have to be passed on as it is.
     #[napi(catch_unwind)]
-    pub fn begin(&self, run: u32, status: u16, content_type: Option<String>) {
-        let reader = self.reader(run, status, content_type.as_deref());
+    pub fn begin(&self, run: u32, status: u16, content_type: Option<String>) -> bool {
+        let reader = RunReader::new(run, status, content_type.as_deref());
+        let is_body = reader.is_body();
         self.readers.borrow_mut().insert(run, reader);
+        is_body
     }
 
     /// The whole of it, where that is there at once.
     #[napi(catch_unwind)]
     pub fn answered(&self, env: &Env, run: u32, status: u16, content_type: Option<String>, body: JsBody<'_>) {
-        let mut reader = self.reader(run, status, content_type.as_deref());
+        let mut reader = RunReader::new(run, status, content_type.as_deref());
         let mut inputs = reader.data(body_bytes(&body));
         inputs.extend(reader.end());
         self.input(env, inputs);

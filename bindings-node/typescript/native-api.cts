@@ -414,8 +414,8 @@ export declare class TaskCall {
   span(): CallSpan | null;
   /** The SDK's answer to a run, where all of it is there at once. */
   answered(run: number, status: number, contentType: Maybe<string>, body: Body): void;
-  /** The SDK's answer to a run begins. */
-  begin(run: number, status: number, contentType?: Maybe<string>): void;
+  /** The SDK's answer to a run begins. Whether it is a body that may have to be passed on as it is. */
+  begin(run: number, status: number, contentType?: Maybe<string>): boolean;
   /** The next bytes of it. */
   data(run: number, chunk: Uint8Array): void;
   /** Nothing more comes of a run. */

@@ -236,7 +236,7 @@ impl Engine {
             self.engine.open_call(body, &options, wake, key.number)
         };
         let call = calling(py, || headers.ask(user_json, named, log_user, open))?;
-        Ok(call.ok().flatten().map(|call| TaskCall::new(call, Arc::new(key), self.max_event_bytes())))
+        Ok(call.ok().flatten().map(|call| TaskCall::new(call, Arc::new(key))))
     }
 
     /// Reads a request about a task: a `TaskRequest`, or the `Refusal` to answer with.
@@ -289,7 +289,7 @@ impl Engine {
         let (request, number) = (request.0.clone(), key.number);
         let ask = || self.engine.ask_task(server, request, principal.as_ref(), Some(relayed), wake, number);
         let query = calling(py, ask)?;
-        Ok(Some(TaskQuery { query, key: Arc::new(key), max_event_bytes: self.max_event_bytes() }))
+        Ok(Some(TaskQuery { query, key: Arc::new(key) }))
     }
 
     /// Takes a `subscriptions/listen` that names tasks of this server, and that the SDK is given now: a `TaskSubscription`, or the
@@ -430,9 +430,5 @@ impl Engine {
         let pairs = header_pairs(headers)?;
         let headers = Headers::read(&pairs, self.engine.options());
         Ok(calling(py, || headers.ask(user_json, named, None, |requester| self.engine.principal_of(requester)))?.ok())
-    }
-
-    fn max_event_bytes(&self) -> usize {
-        self.engine.options().limits.max_event_bytes
     }
 }

@@ -93,12 +93,11 @@ pub(crate) struct TaskCall {
     call: engine::TaskCall,
     key: Arc<Key>,
     readers: Mutex<HashMap<u32, RunReader>>,
-    max_event_bytes: usize,
 }
 
 impl TaskCall {
-    pub(crate) fn new(call: engine::TaskCall, key: Arc<Key>, max_event_bytes: usize) -> Self {
-        Self { call, key, readers: Mutex::default(), max_event_bytes }
+    pub(crate) fn new(call: engine::TaskCall, key: Arc<Key>) -> Self {
+        Self { call, key, readers: Mutex::default() }
     }
 
     fn readers(&self) -> MutexGuard<'_, HashMap<u32, RunReader>> {
@@ -124,9 +123,12 @@ impl TaskCall {
         PyBytes::new(py, self.call.body())
     }
 
-    /// The SDK's answer to a run begins.
-    fn begin(&self, run: u32, status: u16, content_type: Option<&str>) {
-        self.readers().insert(run, RunReader::new(run, status, content_type, self.max_event_bytes));
+    /// The SDK's answer to a run begins. Whether it is a body that may have to be passed on as it is.
+    fn begin(&self, run: u32, status: u16, content_type: Option<&str>) -> bool {
+        let reader = RunReader::new(run, status, content_type);
+        let is_body = reader.is_body();
+        self.readers().insert(run, reader);
+        is_body
     }
 
     /// The next bytes of it.
@@ -299,7 +301,6 @@ impl TaskSubscription {
 pub(crate) struct TaskQuery {
     pub(crate) query: engine::TaskQuery,
     pub(crate) key: Arc<Key>,
-    pub(crate) max_event_bytes: usize,
 }
 
 #[pymethods]
@@ -318,7 +319,7 @@ impl TaskQuery {
             engine::TaskAnswer::Body(body) => PyBytes::new(py, &body).into_any(),
             engine::TaskAnswer::Refused(refusal) => Bound::new(py, Refusal::new(&refusal, DIALECT))?.into_any(),
             engine::TaskAnswer::Serve(call) => {
-                let call = TaskCall::new(call, Arc::clone(&self.key), self.max_event_bytes);
+                let call = TaskCall::new(call, Arc::clone(&self.key));
                 Bound::new(py, call)?.into_any()
             }
         }))

@@ -25,12 +25,11 @@ class Modern:
         self.port = port
         self.declares = declares
         self.headers = headers or {}
+        self.capabilities: dict[str, Any] = {"elicitation": {"form": {}}, "sampling": {}}
         self._ids = itertools.count(1)
 
     def message(self, method: str, params: dict[str, Any], **meta: Any) -> bytes:
-        capabilities: dict[str, Any] = {"elicitation": {"form": {}}, "sampling": {}}
-        if self.declares:
-            capabilities["extensions"] = {TASKS: {}}
+        capabilities = {**self.capabilities, **({"extensions": {TASKS: {}}} if self.declares else {})}
         meta = {
             "io.modelcontextprotocol/protocolVersion": MODERN,
             "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},

@@ -66,6 +66,20 @@ for (const face of FACES) {
       await caller.once(result.taskId, 'completed');
     });
 
+    test('a quick call is answered whatever its size', ours, async (t) => {
+      const eventStore = new EventStore('memory:', { taskAfterMs: 600_000, maxEventBytes: 20_000 });
+      const { port } = await serve(t, { face, eventStore });
+      const caller = new Caller(port);
+      for (const progressToken of [undefined, 'mine']) {
+        const asked = { _meta: meta(true, { progressToken }) };
+        const { type, body, ...whole } = await caller.call('much', { size: 40_000 }, asked);
+        const events = body.match(/(?<=^data: ).*$/gm)?.map((data) => JSON.parse(data));
+        assert.equal(type, progressToken ? 'text/event-stream' : 'application/json');
+        assert.equal(events?.length ?? 1, progressToken ? 2 : 1);
+        assert.equal((events?.at(-1) ?? whole).result.content[0].text.length, 40_000);
+      }
+    });
+
     test('progress under a token of the client comes as it is sent, and the task behind it', ours, async (t) => {
       const { port } = await serve(t, { face, eventStore: new EventStore('memory:', { taskAfterMs: 300 }) });
       const { type, body } = await new Caller(port).call('report', {}, { _meta: meta(true, { progressToken: 7 }) });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -56,6 +57,8 @@ class Tools:
         self.arrived, self.go_on = asyncio.Event(), asyncio.Event()
         for tool in (self.wait, self.rounds, self.ask, self.ask_for_a_moment, self.broken, self.quick, self.chatty):
             self.server.tool()(tool)
+        self.server.tool()(self.ask_plainly)
+        self.server.tool()(self.say_much)
 
     async def quick(self) -> str:
         return "quick"
@@ -106,6 +109,18 @@ class Tools:
         except MCPError as error:
             self.seen.append(str(error.error.code))
         return "without an answer"
+
+    async def ask_plainly(self, ctx: Context) -> str:
+        """Asks in each way that a session has, without naming the request."""
+        form = await ctx.session.elicit("who?", {"type": "object", "properties": {"name": {"type": "string"}}})
+        text = types.TextContent(type="text", text="?")
+        poem = await ctx.session.create_message([types.SamplingMessage(role="user", content=text)], max_tokens=9)
+        roots = await ctx.session.list_roots()
+        return f"{form.content} {poem.model} {len(roots.roots)}"
+
+    async def say_much(self, ctx: Context, size: int) -> str:
+        await ctx.report_progress(1, message="x" * size)
+        return "x" * size
 
     async def broken(self) -> str:
         await asyncio.sleep(0.2)
@@ -184,6 +199,39 @@ async def test_a_handler_may_give_up_its_question() -> None:
         task = await client.begin("ask_for_a_moment")
         assert text_of((await client.ended(task))["result"]) == "without an answer"
         assert tools.seen == ["gave up", str(types.REQUEST_TIMEOUT)]
+
+
+async def test_handlers_ask_in_every_way_of_a_session() -> None:
+    answers: dict[str, Any] = {
+        "elicitation/create": {"action": "accept", "content": {"name": "Ann"}},
+        "sampling/createMessage": {"role": "assistant", "model": "m", "content": {"type": "text", "text": "a poem"}},
+        "roots/list": {"roots": [{"uri": "file:///r"}]},
+    }
+    async with tools_served() as (_, client):
+        client.capabilities["roots"] = {}
+        task = await client.begin("ask_plainly")
+        for method, answer in answers.items():
+            ((key, question),) = (await client.asked(task)).items()
+            assert question["method"] == method
+            await client.update(task, **{key: answer})
+        assert text_of((await client.ended(task))["result"]) == "{'name': 'Ann'} m 1"
+
+
+async def test_a_client_is_asked_what_it_declared_and_nothing_else() -> None:
+    async with tools_served() as (_, client):
+        del client.capabilities["elicitation"]
+        answer = await (await client.call("ask")).json()
+        assert "elicitation" in json.dumps(answer) and "result" not in answer, answer
+
+
+@pytest.mark.parametrize("token", [None, "mine"])
+async def test_a_quick_call_is_answered_whatever_its_size(token: str | None) -> None:
+    async with tools_served(max_event_bytes=20_000, task_after_ms=600_000) as (_, client):
+        meta = {} if token is None else {"progressToken": token}
+        reply = await client.call("say_much", {"size": 40_000}, **meta)
+        messages = [event.message for event in await reply.rest()] if token else [await reply.json()]
+        assert len(messages) == (2 if token else 1)
+        assert text_of(messages[-1]["result"]) == "x" * 40_000
 
 
 async def test_an_error_of_json_rpc_fails_the_task() -> None:

@@ -10,10 +10,12 @@ use super::call_headers::CallHeaders;
 use super::json::{member, object, text, with_member};
 use crate::protocol::fields::pick;
 use crate::protocol::jsonrpc::{self, read_progress};
-use crate::protocol::{Body, Kind, RequestId};
+use crate::protocol::{Body, CLIENT_CAPABILITIES, Kind, RequestId};
 
 /// The token that we give, as JSON. It is alone in its exchange, so it needs to tell nothing.
 const OWN_TOKEN: &str = "\"tailrope-progress\"";
+
+const CAPABILITIES: [&str; 1] = [CLIENT_CAPABILITIES];
 
 /// Characters of a message that a task repeats.
 const MAX_MESSAGE_CHARS: usize = 500;
@@ -69,6 +71,21 @@ impl Call {
     /// What the SDK is given.
     pub fn body(&self) -> &Bytes {
         &self.body
+    }
+
+    /// Whether its client can be asked this by a handler that runs: it has declared so with the call.
+    pub(super) fn takes_question(&self, request: &[u8]) -> bool {
+        let method = std::str::from_utf8(request).ok().and_then(|request| text(member(request, &["method"])?));
+        let capability: &'static [&'static str; 1] = match method.as_deref() {
+            Some("elicitation/create") => &["elicitation"],
+            Some("sampling/createMessage") => &["sampling"],
+            Some("roots/list") => &["roots"],
+            _ => return true,
+        };
+        let body = std::str::from_utf8(&self.body).unwrap_or_default();
+        let meta = member(body, &["params"]).and_then(|params| member(params.get(), &["_meta"]));
+        let declared = meta.and_then(|meta| member(meta.get(), &CAPABILITIES));
+        declared.and_then(|declared| member(declared.get(), capability)).and_then(object).is_some()
     }
 
     /// Reads a notification of the call's own progress; none for any other message.

@@ -86,6 +86,15 @@ export const TOOLS = {
     await desk.gate('go').promise;
     return text('reported');
   },
+  /** Says so much, once in progress and once in its result. */
+  async much({ size }, { _meta, notify }) {
+    const message = 'x'.repeat(size);
+    await notify({
+      method: 'notifications/progress',
+      params: { progressToken: _meta.progressToken, progress: 1, message },
+    });
+    return text(message);
+  },
   /** Sends much; waits for each message to be sent, or for none. */
   async chatter({ waits = true }, { _meta, notify }, desk) {
     const message = 'x'.repeat(CHATTER_BYTES);

@@ -304,6 +304,20 @@ fn i11_a_task_that_no_client_asks_for_is_ended() {
     }
 }
 
+#[test]
+fn i11_a_client_that_waits_for_the_decision_asks_for_its_task() {
+    const MAX_MS: u64 = 10_000;
+    let options = Options { max_detached_ms: MAX_MS, task_after_ms: 2 * MAX_MS, ..Options::default() };
+    let fleet = Fleet::with(1, options);
+    let caller = open(&fleet.benches[0]);
+    for _ in 0..21 {
+        fleet.advance(MAX_MS / 10);
+    }
+    let task = caller.created();
+    assert_eq!(status(&fleet.benches[0], &task), "working");
+    assert_eq!(fleet.benches[0].engine.stats().tasks_unasked, 0);
+}
+
 /// A store that does at once what it is asked, and confirms what is written when the test wants that.
 struct Unconfirming {
     inner: MemoryStore,

@@ -29,7 +29,7 @@ pub(crate) fn open(bench: &Bench) -> Caller {
 }
 
 pub(crate) fn open_as(bench: &Bench, requester: Requester<'_>) -> Caller {
-    let body = br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow","_meta":{}}}"#;
+    let body = br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow","_meta":{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"sampling":{},"roots":{}}}}}"#;
     let headers = CallHeaders::of([("X-Trace", "first"), ("Mcp-Param-Color", "red")]);
     let options =
         CallOptions { server: SERVER, tool: Some("slow"), takes_streams: true, headers, requester, sdk: "rust" };

@@ -207,7 +207,9 @@ fn written(output: &Output) -> Value {
 fn check(vector: &Vector) -> Result<(), String> {
     let SettingsSpec { after_ms, limit_ms, max_record_bytes, takes_streams } = vector.settings;
     let settings = Settings { after_ms, limit_ms, retention_ms: 60_000, max_record_bytes, takes_streams };
-    let meta = vector.meta.clone().unwrap_or_else(|| json!({}));
+    let every = json!({"elicitation": {}, "sampling": {}, "roots": {}});
+    let declared = || json!({"io.modelcontextprotocol/clientCapabilities": every});
+    let meta = vector.meta.clone().unwrap_or_else(declared);
     let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "slow", "_meta": meta}});
     let call = Call::read(call.to_string().as_bytes()).unwrap();
     if let Some(body) = &vector.body {

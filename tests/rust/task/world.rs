@@ -14,8 +14,7 @@ use tailrope_core::task::{
 use crate::kit::dice::Dice;
 
 const UNIX_MS: u64 = 1_795_832_278_000;
-const CALL: &str =
-    r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow","_meta":{},"inputResponses":{"old":{}}}}"#;
+const CALL: &str = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow","_meta":{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"sampling":{},"roots":{}}},"inputResponses":{"old":{}}}}"#;
 
 /// What the model knows of a call. Every input and output passes through [`World::input`].
 pub(crate) struct World {

@@ -76,8 +76,12 @@ export class TaskedCall implements Waiter, RunListener, Asked {
     this.#runs.delete(run);
   }
 
-  begun(run: number, status: number, contentType: string | undefined): void {
-    this.#input(() => this.#native.begin(run, status, contentType));
+  begun(run: number, status: number, contentType: string | undefined): boolean {
+    let isBody = false;
+    this.#input(() => {
+      isBody = this.#native.begin(run, status, contentType);
+    });
+    return isBody;
   }
 
   data(run: number, chunk: Uint8Array): void {

@@ -52,9 +52,9 @@ export class Reply implements Room, SinkListener {
     this.#full = undefined;
   }
 
-  /** Who sends the answer waits for the client no more, and its end concerns nobody; or from now on somebody else. */
-  unlink(gone?: () => void): void {
-    this.#gone = gone;
+  /** Who sends the answer waits for the client no more, and its end concerns nobody. */
+  unlink(): void {
+    this.#gone = undefined;
     this.writable();
   }
 

@@ -8,7 +8,8 @@ import type { Room } from './room.mjs';
 export interface RunListener extends Room {
   /** The whole answer. */
   answered(run: number, status: number, contentType: string | undefined, body: string): void;
-  begun(run: number, status: number, contentType: string | undefined): void;
+  /** Whether the answer is a body that may have to be passed on as it is. */
+  begun(run: number, status: number, contentType: string | undefined): boolean;
   data(run: number, chunk: Uint8Array): void;
   ended(run: number): void;
   failed(error: unknown): void;
@@ -20,17 +21,14 @@ export class Run {
   #controller = new AbortController();
   #over: AbortController | undefined;
   #response: Response | undefined;
-  /** What came of the answer, while it may still be passed on: that of the first run alone. */
+  /** What came of a body, while it may still be passed on. */
   #kept: Uint8Array[] | undefined;
   /** All of it, where it was there at once. */
   #whole: string | undefined;
-  /** Where the rest goes once it is passed on. */
-  #reply: Reply | undefined;
   #isOver = false;
 
   constructor(number: number, listener: RunListener) {
     this.number = number;
-    this.#kept = number === 0 ? [] : undefined;
     this.#listener = listener;
   }
 
@@ -78,14 +76,15 @@ export class Run {
       }
       return;
     }
-    this.#listener.begun(this.number, response.status, contentType);
+    if (this.#listener.begun(this.number, response.status, contentType) && this.number === 0) {
+      this.#kept = [];
+    }
     for await (const chunk of response.body ?? []) {
       if (this.#isOver) {
         // Leaving the loop cancels the rest.
         return;
       }
       this.#kept?.push(chunk);
-      this.#reply?.write(chunk);
       this.#listener.data(this.number, chunk);
       await this.#listener.room;
     }
@@ -98,7 +97,6 @@ export class Run {
     }
     this.#isOver = true;
     this.#over?.abort();
-    this.#reply?.end();
     this.#listener.ended(this.number);
   }
 
@@ -107,19 +105,16 @@ export class Run {
     this.#kept = undefined;
   }
 
-  /** Gives `reply` the SDK's answer as it is: what has come of it, and what comes. */
+  /** Gives `reply` the SDK's answer, a body, as it is. */
   passOn(reply: Reply): void {
     const { status = 500, headers = [] } = this.#response ?? {};
-    const [plain, kept] = [Object.fromEntries(headers), this.#kept ?? []];
+    const kept = this.#kept ?? [];
     this.#kept = undefined;
-    if (this.#isOver) {
-      reply.whole(status, plain, this.#whole || (kept.length > 0 ? Buffer.concat(kept) : undefined));
-      return;
-    }
-    reply.unlink(() => this.disconnect());
-    reply.begin(status, plain);
-    kept.forEach((chunk) => reply.write(chunk));
-    this.#reply = reply;
+    reply.whole(
+      status,
+      Object.fromEntries(headers),
+      this.#whole || (kept.length > 0 ? Buffer.concat(kept) : undefined),
+    );
   }
 
   /** Ends the connection of the run, so that the SDK cancels its handler. */

@@ -47,6 +47,11 @@ def unpatch() -> None:
     _hosts.take(_HOOKS)
 
 
+def _request_of(outbound: Any) -> Any:
+    """The request whose answer a channel of the SDK's writes."""
+    return getattr(getattr(outbound, "message_metadata", None), "request_context", None)
+
+
 def _call_of(request: Any) -> Any:
     """The call whose run a request is."""
     return (getattr(request, "scope", None) or {}).get(CALL)
@@ -55,7 +60,7 @@ def _call_of(request: Any) -> Any:
 def _sdk_send(stock: Any) -> Any:
     @wraps(stock)
     async def send_raw_request(self: Any, method: str, params: Any, opts: Any = None) -> Any:
-        call = _call_of(getattr(getattr(self, "message_metadata", None), "request_context", None))
+        call = _call_of(_request_of(self))
         answer = None
         if call is not None:
             limit = asyncio.timeout((opts or {}).get("timeout"))
@@ -69,6 +74,27 @@ def _sdk_send(stock: Any) -> Any:
         return await stock(self, method, params, opts) if answer is None else answer
 
     return send_raw_request
+
+
+def _sdk_send_request(stock: Any) -> Any:
+    @wraps(stock)
+    async def send_request(
+        self: Any,
+        request: Any,
+        result_type: Any,
+        request_read_timeout_seconds: float | None = None,
+        metadata: Any = None,
+        progress_callback: Any = None,
+    ) -> Any:
+        # A request that names none goes to the session's own stream, and there is none: what asks is the call that runs.
+        own = getattr(self, "_request_outbound", None)
+        if getattr(metadata, "related_request_id", None) is None and _call_of(_request_of(own)) is not None:
+            from mcp.shared.message import ServerMessageMetadata
+
+            metadata = ServerMessageMetadata(related_request_id=own.request_id)
+        return await stock(self, request, result_type, request_read_timeout_seconds, metadata, progress_callback)
+
+    return send_request
 
 
 def _timed_out(method: str) -> Exception:
@@ -103,6 +129,7 @@ def _fastmcp_is_modern(stock: Any) -> Any:
 
 _HOOKS: tuple[Hook, ...] = (
     ("mcp.server._streamable_http_modern", "_SingleExchangeDispatchContext.send_raw_request", _sdk_send),
+    ("mcp.server.session", "ServerSession.send_request", _sdk_send_request),
     ("fastmcp.server.context", "Context.elicit", _fastmcp_elicit),
     ("fastmcp.server.context", "Context._is_modern_protocol", _fastmcp_is_modern),
 )

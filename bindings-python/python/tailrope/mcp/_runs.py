@@ -116,7 +116,7 @@ class Run:
         self.number = number
         self.gone = asyncio.Event()
         self.answer: list[Message] | None = [] if number == 0 else None
-        """What the SDK has sent, as long as it may have to be passed on."""
+        """The body that the SDK has sent, as long as it may have to be passed on."""
         self.fault: Exception | None = None
         """What the SDK raised instead."""
         self.leaving: tuple[Receive, Callable[[], None]] | None = None
@@ -176,10 +176,12 @@ class Run:
         kind = message["type"]
         if self._is_answered or kind not in ("http.response.start", "http.response.body"):
             return
+        is_start = kind == "http.response.start"
+        if is_start and not self._call.begin(self.number, message["status"], content_type_of(message)):
+            self.answer = None
         if self.answer is not None:
             self.answer.append(message)
-        if kind == "http.response.start":
-            self._call.begin(self.number, message["status"], content_type_of(message))
+        if is_start:
             return
         self._call.data(self.number, message.get("body", b""))
         if message.get("more_body", False):

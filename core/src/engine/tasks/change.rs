@@ -101,6 +101,8 @@ impl CallChange<'_> {
                 return self.input(Input::Unstored { number });
             }
             self.state.place = Place::Here;
+            // Until now the client waited for its answer.
+            self.state.asked_at = self.now.at;
         }
         if self.state.place != Place::Here {
             // Nobody writes it any more.

@@ -49,7 +49,7 @@ enum Last {
     /// A response.
     Response { message: Bytes, is_error: bool, is_body: bool },
     /// Something else, with this HTTP status.
-    NotJsonRpc { status: u16 },
+    NotJsonRpc { status: u16, is_body: bool },
     /// Without an answer.
     Nothing,
 }
@@ -210,7 +210,7 @@ impl Machine {
                 self.hear(now, message, is_body, out);
             }
             Input::NotJsonRpc { run, status } if self.runs.is_current(run) => {
-                self.last(now, Last::NotJsonRpc { status }, out);
+                self.last(now, Last::NotJsonRpc { status, is_body: true }, out);
             }
             Input::Message { .. } | Input::NotJsonRpc { .. } => {}
             Input::RunEnded { run } => {
@@ -282,7 +282,7 @@ impl Machine {
                     self.answer.notify(now.at, message, &mut |reply| out.push(Output::Reply(reply)));
                 }
             },
-            _ => self.last(now, Last::NotJsonRpc { status: 200 }, out),
+            _ => self.last(now, Last::NotJsonRpc { status: 200, is_body }, out),
         }
     }
 
@@ -337,7 +337,7 @@ impl Machine {
     fn give(&mut self, now: Now, last: Last, out: &mut Vec<Output>) {
         self.phase = Phase::Over;
         self.ending = Some(last.ending());
-        let is_whole = matches!(last, Last::NotJsonRpc { .. } | Last::Response { is_body: true, .. });
+        let is_whole = matches!(last, Last::NotJsonRpc { is_body: true, .. } | Last::Response { is_body: true, .. });
         if is_whole && !self.answer.is_begun() {
             self.answer.close();
             out.push(Output::PassOn);
@@ -351,6 +351,9 @@ impl Machine {
     }
 
     fn question(&mut self, now: Now, ask: u64, request: Bytes, out: &mut Vec<Output>) {
+        if !self.call.takes_question(&request) {
+            return out.push(Output::Refuse { ask });
+        }
         match &mut self.phase {
             Phase::Deciding => self.decide(now, vec![(ask, request)], None, out),
             Phase::Storing(storing) => storing.questions.push((ask, request)),

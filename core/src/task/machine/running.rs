@@ -154,7 +154,7 @@ impl Running {
         let mut ending = last.ending();
         let end = match &last {
             Last::Nothing => failure(UNANSWERED, None),
-            Last::NotJsonRpc { status } => {
+            Last::NotJsonRpc { status, .. } => {
                 failure("The server's answer is no JSON-RPC", Some(&format!(r#"{{"http_status":{status}}}"#)))
             }
             Last::Response { message, .. } => match answered(message) {

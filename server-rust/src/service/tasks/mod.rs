@@ -286,7 +286,7 @@ async fn announced(answer: Answer) -> (Response<Bytes>, Announcement) {
     let (head, body) = answer.into_parts();
     let bytes = body.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
     let content_type = head.headers.get(CONTENT_TYPE).map(text);
-    let mut reader = RunReader::new(0, head.status.as_u16(), content_type.as_deref(), usize::MAX);
+    let mut reader = RunReader::new(0, head.status.as_u16(), content_type.as_deref());
     let inputs = reader.data(&bytes).into_iter().chain(reader.end());
     let announcement =
         inputs.into_iter().find_map(run::message).map_or(Announcement::Unchanged, |message| announce(&message));

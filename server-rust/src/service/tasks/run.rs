@@ -53,8 +53,7 @@ impl Run {
             let guest = endpoint.host.engine.guest();
             let request = Request::from_parts(parts, Full::new(message));
             let Some(served) = endpoint.application.serve_modern(request, guest) else { return };
-            let max_bytes = endpoint.host.engine.options().limits.max_event_bytes;
-            read(served.await, &ending, &room, max_bytes, &passed).await;
+            read(served.await, &ending, &room, &passed).await;
             endpoint.host.arm_for_engine();
         });
         Self { number, handle, answer }
@@ -70,28 +69,21 @@ impl Run {
     }
 }
 
-async fn read(
-    response: super::Answer,
-    ending: &Ending,
-    room: &Room,
-    max_event_bytes: usize,
-    answer: &Mutex<Option<Response<Bytes>>>,
-) {
+async fn read(response: super::Answer, ending: &Ending, room: &Room, answer: &Mutex<Option<Response<Bytes>>>) {
     let (head, mut body) = response.into_parts();
     let content_type = head.headers.get(CONTENT_TYPE).map(text).map(std::borrow::Cow::into_owned);
     let status = head.status.as_u16();
-    let mut reader = RunReader::new(ending.number, status, content_type.as_deref(), max_event_bytes);
+    let mut reader = RunReader::new(ending.number, status, content_type.as_deref());
     let mut all = Vec::new();
-    let is_stream = content_type.is_some_and(|content_type| content_type.starts_with("text/event-stream"));
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(data) = frame.into_data() else { continue };
-        if !is_stream {
+        if reader.is_body() {
             all.extend_from_slice(&data);
         }
         for input in reader.data(&data) {
             ending.call.input(input);
         }
-        if is_stream {
+        if !reader.is_body() {
             room.come().await;
         }
     }
