@@ -71,6 +71,36 @@ pub struct Born {
     pub retention_ms: u64,
 }
 
+/// What a store has to keep of a task's log until its end: without one of these records nobody could read the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) records: usize,
+    pub(super) bytes: usize,
+}
+
+/// What a record takes besides its values, about. Bytes.
+const RECORD_OVERHEAD: usize = 512;
+
+impl Kept {
+    /// With this, too.
+    pub(super) fn with(self, what: &What) -> Self {
+        let bytes = match what {
+            What::Message(_) | What::Ended(..) => return self,
+            What::Created { call, headers, .. } => {
+                call.len() + headers.0.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+            }
+            What::Round { asked, state } => {
+                asked.iter().map(|(key, request)| key.len() + request.len()).sum::<usize>()
+                    + state.as_ref().map_or(0, Bytes::len)
+            }
+            What::Asked { request, .. } => request.len(),
+            What::Withdrawn { .. } => 0,
+            What::Answered(responses) => responses.iter().map(|given| given.key.len() + given.value.len()).sum(),
+        };
+        Self { records: self.records + 1, bytes: self.bytes + bytes + RECORD_OVERHEAD }
+    }
+}
+
 impl What {
     /// Its number in a record, and a word for it.
     fn kind(&self) -> (u8, &'static str) {

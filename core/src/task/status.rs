@@ -20,7 +20,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::call_headers::CallHeaders;
-use super::change::{Born, Change, What};
+use super::change::{Born, Change, Kept, What};
 use super::json::{quoted, text};
 use super::questions::{Questions, Source};
 use crate::protocol::fields::{entries, pick};
@@ -94,6 +94,7 @@ pub struct Task {
     message: Option<Box<str>>,
     questions: Questions,
     end: Option<End>,
+    kept: Kept,
 }
 
 /// No payload is for a log.
@@ -122,6 +123,7 @@ impl Task {
             message: None,
             questions: Questions::default(),
             end: None,
+            kept: Kept::default().with(&first.what),
         })
     }
 
@@ -163,6 +165,7 @@ impl Task {
             message,
             questions: Questions::default(),
             end: Some(end.clone()),
+            kept: Kept::default(),
         }
     }
 
@@ -202,7 +205,13 @@ impl Task {
             }
         }
         self.updated_at = change.at;
+        self.kept = self.kept.with(&change.what);
         Ok(())
+    }
+
+    /// What its log has that a store must not trim.
+    pub(super) fn kept(&self) -> Kept {
+        self.kept
     }
 
     /// How it stands.

@@ -306,7 +306,7 @@ fn i11_a_task_that_no_client_asks_for_is_ended() {
 
 #[test]
 fn i11_a_client_that_waits_for_the_decision_asks_for_its_task() {
-    const MAX_MS: u64 = 10_000;
+    const MAX_MS: u64 = 4_000;
     let options = Options { max_detached_ms: MAX_MS, task_after_ms: 2 * MAX_MS, ..Options::default() };
     let fleet = Fleet::with(1, options);
     let caller = open(&fleet.benches[0]);

@@ -204,9 +204,21 @@ fn written(output: &Output) -> Value {
     }
 }
 
+fn settings() -> Settings {
+    Settings {
+        after_ms: 1_000,
+        limit_ms: None,
+        retention_ms: 60_000,
+        max_record_bytes: 1 << 20,
+        max_records: 1_000,
+        max_log_bytes: 4 << 20,
+        takes_streams: false,
+    }
+}
+
 fn check(vector: &Vector) -> Result<(), String> {
     let SettingsSpec { after_ms, limit_ms, max_record_bytes, takes_streams } = vector.settings;
-    let settings = Settings { after_ms, limit_ms, retention_ms: 60_000, max_record_bytes, takes_streams };
+    let settings = Settings { after_ms, limit_ms, max_record_bytes, takes_streams, ..settings() };
     let every = json!({"elicitation": {}, "sampling": {}, "roots": {}});
     let declared = || json!({"io.modelcontextprotocol/clientCapabilities": every});
     let meta = vector.meta.clone().unwrap_or_else(declared);
@@ -272,8 +284,7 @@ fn t_03_t_09_to_t_24_calls() {
 #[test]
 fn t_20_a_call_that_asks_without_end_has_64_rounds() {
     let now = |at| Now { at: Ms(at), unix_ms: UNIX_MS + at };
-    let settings =
-        Settings { after_ms: 0, limit_ms: None, retention_ms: 0, max_record_bytes: 1 << 20, takes_streams: false };
+    let settings = Settings { after_ms: 0, retention_ms: 0, ..settings() };
     let call = br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"_meta":{}}}"#;
     let mut machine = Machine::new(now(0), settings, TaskId::new(&[0; TASK_ID_BYTES]), Call::read(call).unwrap());
     let wants = br#"{"jsonrpc":"2.0","id":2,"result":{"resultType":"input_required","requestState":1}}"#;
@@ -300,8 +311,7 @@ fn t_20_a_call_that_asks_without_end_has_64_rounds() {
 #[test]
 fn t_16_another_process_goes_on_with_a_task_that_waits_for_its_client() {
     let now = |at| Now { at: Ms(at), unix_ms: UNIX_MS + at };
-    let settings =
-        Settings { after_ms: 0, limit_ms: None, retention_ms: 0, max_record_bytes: 1 << 20, takes_streams: true };
+    let settings = Settings { after_ms: 0, retention_ms: 0, takes_streams: true, ..settings() };
     let call = Bytes::from_static(br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow"}}"#);
     let headers = CallHeaders::default();
     let asked = vec![("q".into(), Bytes::from_static(br#"{"method":"roots/list"}"#))];
@@ -330,4 +340,44 @@ fn t_16_another_process_goes_on_with_a_task_that_waits_for_its_client() {
     assert_eq!(out, [], "the client of the call is not here");
     machine.handle(now(6_004), input(&InputSpec::Result(json!({})), 1), &mut out);
     assert_eq!(out.iter().map(written).collect::<Vec<_>>(), [json!({"store": [3, {"completed": {}}]})]);
+}
+
+#[test]
+fn t_16_a_task_whose_log_would_be_trimmed_fails_before_that() {
+    const STEP: usize = 100_000;
+    let now = |at| Now { at: Ms(at), unix_ms: UNIX_MS + at };
+    let call = br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"_meta":{}}}"#;
+    let of_bytes = Settings { max_log_bytes: 8 * STEP, ..settings() };
+    let of_records = Settings { max_records: 16, ..settings() };
+    for (limit, size, most) in [(of_bytes, STEP, 5), (of_records, 1, 6)] {
+        let limit = Settings { after_ms: 0, ..limit };
+        let mut machine = Machine::new(now(0), limit, TaskId::new(&[0; TASK_ID_BYTES]), Call::read(call).unwrap());
+        let (mut run, mut rounds) = (0, 0);
+        let end = loop {
+            let asked = json!({"q": {"method": "elicitation/create", "params": {"message": "x".repeat(size)}}});
+            let wants = InputSpec::Wants(asked, json!("state"));
+            let mut out = Vec::new();
+            machine.handle(now(1), input(&wants, run), &mut out);
+            while let Some(Output::Store { number, .. }) = out.pop() {
+                let mut then = Vec::new();
+                machine.handle(now(1), Input::Stored { number }, &mut then);
+                out.extend(then);
+            }
+            if let Some(end) = machine.take_ending() {
+                break end;
+            }
+            // A client can always answer what it was asked.
+            let key = machine.task().unwrap().questions().shown()[0].key.to_string();
+            let responses = vec![Response { key: key.into(), value: "{}".into() }];
+            out.clear();
+            machine.handle(now(1), Input::Update { from: 1, responses }, &mut out);
+            let [Output::Store { number, .. }] = out[..] else { panic!("{out:?}") };
+            out.clear();
+            machine.handle(now(1), Input::Stored { number }, &mut out);
+            run =
+                out.iter().find_map(|out| if let Output::Start { run, .. } = out { Some(*run) } else { None }).unwrap();
+            rounds += 1;
+        };
+        assert_eq!((ended(&end).as_str(), rounds), ("TooLarge", most));
+    }
 }

@@ -52,6 +52,8 @@ impl World {
             limit_ms: [None, Some(60_000)][dice.place(2)],
             retention_ms: 5_000,
             max_record_bytes: 4 << 10,
+            max_records: 4_000,
+            max_log_bytes: 16 << 20,
             takes_streams: dice.below(4) > 0,
         };
         let now = Now { at: Ms(0), unix_ms: UNIX_MS };

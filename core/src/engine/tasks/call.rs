@@ -181,6 +181,9 @@ impl Shared {
             // A store forgets a session that nobody owns after that time.
             retention_ms: pace.retention_ms.unwrap_or(limits.retention_ms).min(limits.max_age_ms),
             max_record_bytes: limits.max_event_bytes,
+            max_records: limits.max_events_per_stream,
+            // Messages that wait for the task are its session's, too.
+            max_log_bytes: limits.max_bytes_per_stream.min(limits.max_bytes_per_session / 2),
             takes_streams: false,
         }
     }

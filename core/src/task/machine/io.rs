@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::Ms;
 use crate::task::call_headers::Header;
-use crate::task::change::Change;
+use crate::task::change::{Change, Kept, What};
 use crate::task::ladder::Response;
 use crate::task::reply::Reply;
 
@@ -28,8 +28,27 @@ pub struct Settings {
     pub retention_ms: u64,
     /// Bytes of one record that the store takes.
     pub max_record_bytes: usize,
+    /// Records, and bytes of them, that a log may have until a store trims it. A log that was trimmed cannot be read before it has
+    /// its end.
+    pub max_records: usize,
+    /// See [`max_records`](Self::max_records).
+    pub max_log_bytes: usize,
     /// The client takes a stream of events as an answer, and the SDK gives one.
     pub takes_streams: bool,
+}
+
+impl Settings {
+    /// Whether a log with so much takes this, and can still be read. Answers have its last quarter: a client can answer what it
+    /// was asked.
+    pub(super) fn has_room(&self, kept: Kept, what: &What) -> bool {
+        let quarters = match what {
+            What::Message(_) | What::Ended(..) | What::Withdrawn { .. } => return true,
+            What::Answered(_) => 4,
+            What::Created { .. } | What::Round { .. } | What::Asked { .. } => 3,
+        };
+        let Kept { records, bytes } = kept.with(what);
+        records <= self.max_records / 4 * quarters && bytes <= self.max_log_bytes / 4 * quarters
+    }
 }
 
 /// Something that happened to a call.

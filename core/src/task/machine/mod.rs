@@ -29,7 +29,7 @@ use bytes::Bytes;
 
 use self::running::Running;
 use self::runs::Runs;
-use super::change::{Change, What};
+use super::change::{Change, Kept, What};
 use super::ending::Ending;
 use super::id::TaskId;
 use super::progress::Call;
@@ -310,7 +310,8 @@ impl Machine {
         let (call, headers) = (self.call.body.clone(), self.call.headers.clone());
         let what = What::Created { limit_ms, retention_ms, call, headers };
         let created = Change { at: now.unix_ms, what };
-        let is_large = created.encode().len() > self.settings.max_record_bytes;
+        let has_room = self.settings.has_room(Kept::default(), &created.what);
+        let is_large = !has_room || created.encode().len() > self.settings.max_record_bytes;
         self.phase = Phase::Storing(Storing { created: created.clone(), is_client_gone: false, questions, last });
         if is_large {
             self.stay_plain(now, out);

@@ -48,7 +48,7 @@ pub(super) struct Running {
     pending: VecDeque<Pending>,
     /// The number of the first of them.
     first: u64,
-    max_record_bytes: usize,
+    settings: Settings,
     limit_at: Ms,
     /// What the task has still to say of itself, and from when on it may.
     message: Option<Box<str>>,
@@ -68,7 +68,7 @@ impl Running {
             stored: task.clone(),
             pending: VecDeque::new(),
             first: stored,
-            max_record_bytes: settings.max_record_bytes.max(MIN_RECORD_BYTES),
+            settings: Settings { max_record_bytes: settings.max_record_bytes.max(MIN_RECORD_BYTES), ..*settings },
             limit_at: task.limit_ms().map_or(Ms::NEVER, limit),
             message: None,
             message_at: now.at,
@@ -296,8 +296,11 @@ impl Running {
     /// Changes the task and has that stored. Whether that changes anything.
     fn change(&mut self, now: Now, what: What, out: &mut Vec<Output>) -> bool {
         let change = self.task.next(now.unix_ms, what);
-        if change.encode().len() > self.max_record_bytes {
-            if matches!(change.what, What::Ended(..) | What::Round { .. }) {
+        let has_room = self.settings.has_room(self.task.kept(), &change.what);
+        if !has_room || change.encode().len() > self.settings.max_record_bytes {
+            // A handler that asks what is too large goes on without an answer, unless the log has no room for anything more.
+            let is_full = !has_room && matches!(change.what, What::Asked { .. });
+            if is_full || matches!(change.what, What::Ended(..) | What::Round { .. }) {
                 let end = failure("The server's answer is larger than what is kept of a task", None);
                 self.end(now, end, Ending::TooLarge, out);
             }
