@@ -165,7 +165,8 @@ fn is_option(name: &str) -> bool {
     OTHER_OPTIONS.iter().copied().chain(numbers).any(|known| known == name) || of_paces.any(|known| known == name)
 }
 
-/// A text of the core for people who write JavaScript: options are spelled as they have them.
+/// A text of the core for people who write JavaScript: options are spelled as they have them. What stands before `=`, as fields
+/// in lines of the log and options in addresses do, has one spelling in all languages.
 pub(crate) fn spelled(text: String) -> String {
     if !text.contains('_') {
         return text;
@@ -177,7 +178,7 @@ pub(crate) fn spelled(text: String) -> String {
         let (before, from) = rest.split_at(start);
         let (word, after) = from.split_at(from.find(|letter| !is_of_name(letter)).unwrap_or(from.len()));
         told += before;
-        if is_option(word) {
+        if is_option(word) && !after.starts_with('=') {
             told += &camel_case(word)
         } else {
             told += word

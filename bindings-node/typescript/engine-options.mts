@@ -56,16 +56,16 @@ export interface EngineOptions extends StoreOptions {
   /** How long requests and tasks may run without any sign of their client. Default 3,600,000 (1 hour). */
   maxDetachedMs?: number;
   /**
-   * How long `drain()` waits for connections to end, and for calls. Those that another process cannot show the end of get an error
-   * then. Default 5,000.
+   * How long `drain()` waits for connections to end, and for calls. After that a call gets an error, unless another process can
+   * show its end. Default 5,000.
    */
   drainWithinMs?: number;
   /**
-   * When clients come back, at the earliest, whose connections a drain closes. `auto`: after `retryMs` where the store knows
-   * other processes that live, otherwise after 5,000, or `retryMs` if that is more. Default `auto`.
+   * The clients whose connections a drain closes come back after this time, at the earliest. `auto`: `retryMs` if the store knows
+   * other processes that live, otherwise 5,000, or `retryMs` if that is more. Default `auto`.
    */
   drainRetryMs?: number | 'auto';
-  /** Each of them is told up to this much more, so that not all come back at once. `auto`: half of that. Default `auto`. */
+  /** The return of these clients is spread over this time. `auto`: half of `drainRetryMs`. Default `auto`. */
   drainSpreadMs?: number | 'auto';
   /** A call that takes longer becomes a task, if its client takes tasks: docs/tasks.md. 0 is every call. Default 1,000. */
   taskAfterMs?: number;

@@ -113,26 +113,39 @@ struct Shown<'a> {
 }
 
 /// The store and the session that were named.
-fn named<'a>(given: &Given<'a>) -> Result<(&'a str, String), String> {
-    let [address, id] = given.rest[..] else {
-        return Err("give the address of a store, and the name or the id of a session".to_owned());
-    };
-    let server = given.values().find(|(name, _)| *name == "--server").map(|(_, value)| value);
-    Ok((address, name_of(id, server).into_owned()))
+struct Named<'a> {
+    address: &'a str,
+    name: String,
+    server: Option<&'a str>,
 }
 
-fn missing(store: &Store, name: &str, terminal: &mut Terminal) -> u8 {
-    terminal.complain(&format!("tailrope: {}: there is no session {name}", store.shown));
-    AMISS
+impl<'a> Named<'a> {
+    fn of(given: &Given<'a>) -> Result<Self, String> {
+        let [address, id] = given.rest[..] else {
+            return Err("give the address of a store, and the name or the id of a session".to_owned());
+        };
+        let server = given.values().find(|(name, _)| *name == "--server").map(|(_, value)| value);
+        Ok(Self { address, name: name_of(id, server)?.into_owned(), server })
+    }
+
+    /// A client's id may look like a name, and is not said again.
+    fn is_missing(&self, store: &Store, terminal: &mut Terminal) -> u8 {
+        let what = match self.server {
+            Some(server) => format!("the server {server} has no session with this id"),
+            None => "there is no session of this name; with the client's id give --server NAME".to_owned(),
+        };
+        terminal.complain(&format!("tailrope: {}: {what}", store.shown));
+        AMISS
+    }
 }
 
 pub(crate) fn show(words: &[String], terminal: &mut Terminal) -> Result<u8, String> {
     let given = Given::read(words, &Takes { flags: &["--json"], values: &["--server"] })?;
-    let (address, name) = named(&given)?;
-    let mut store = Store::at(address)?;
-    match shown(&mut store, &name, given.has("--json"), terminal) {
+    let named = Named::of(&given)?;
+    let mut store = Store::at(named.address)?;
+    match shown(&mut store, &named.name, given.has("--json"), terminal) {
         Ok(true) => Ok(FINE),
-        Ok(false) => Ok(missing(&store, &name, terminal)),
+        Ok(false) => Ok(named.is_missing(&store, terminal)),
         Err(what) => Ok(store.refused(&what, terminal)),
     }
 }
@@ -168,11 +181,11 @@ fn shown(store: &mut Store, name: &str, is_json: bool, terminal: &mut Terminal) 
 
 pub(crate) fn end(words: &[String], terminal: &mut Terminal) -> Result<u8, String> {
     let given = Given::read(words, &Takes { flags: &["--json", "--yes"], values: &["--server"] })?;
-    let (address, name) = named(&given)?;
-    let mut store = Store::at(address)?;
-    let ended = match store.session(&name) {
-        Ok(None) => return Ok(missing(&store, &name, terminal)),
-        Ok(Some(seen)) if given.has("--yes") || agrees(&seen, terminal) => ended(&mut store, address, &seen),
+    let named = Named::of(&given)?;
+    let (mut store, name) = (Store::at(named.address)?, &named.name);
+    let ended = match store.session(name) {
+        Ok(None) => return Ok(named.is_missing(&store, terminal)),
+        Ok(Some(seen)) if given.has("--yes") || agrees(&seen, terminal) => ended(&mut store, named.address, &seen),
         Ok(Some(_)) => {
             terminal.complain("tailrope: nothing was ended");
             return Ok(AMISS);

@@ -36,16 +36,25 @@ impl Store {
     }
 }
 
+/// Whether it is what a store knows a session by.
+fn is_name(id: &str) -> bool {
+    id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// What a store knows a session by that was named by its name there, or by its id and its server. The id is a credential, and
 /// is not said again.
-pub(crate) fn name_of<'a>(id: &'a str, server: Option<&str>) -> Cow<'a, str> {
-    let is_name = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if is_name && server.is_none() {
-        return id.into();
-    }
+///
+/// # Errors
+/// There is no server, and the id is no name.
+pub(crate) fn name_of<'a>(id: &'a str, server: Option<&str>) -> Result<Cow<'a, str>, &'static str> {
+    let Some(server) = server else {
+        return if is_name(id) { Ok(id.into()) } else { Err(NO_NAME) };
+    };
     let id: Cow<'_, str> = TaskId::parse(id).map_or_else(|| id.into(), |task| task.session_id().into());
-    session_name(SessionId::new(server.unwrap_or_default(), &id)).to_string().into()
+    Ok(session_name(SessionId::new(server, &id)).to_string().into())
 }
+
+const NO_NAME: &str = "this is no name of a session; with the client's id give --server NAME";
 
 /// Said of sessions whose payloads are encrypted.
 pub(crate) const SEALED: &str =

@@ -23,7 +23,7 @@ async def build_report(pages: int, ctx: Context) -> str:
     """Build a report page by page."""
     for page in range(1, pages + 1):
         await asyncio.sleep(0.05)
-        # Once this returns, the page is in the file.
+        # The tool may be a few events ahead of the file, at most 128. Clients get a page only when the file has it.
         await ctx.report_progress(page, pages, f"page {page}")
     return f"{pages} pages"
 

@@ -158,6 +158,9 @@ test('health is an object, and an answer for load balancers', ours, async (t) =>
   const answer = readyz(new Request(url));
   assert.deepEqual([answer.status, (await answer.json()).drain], [503, { status: 'unavailable', draining: true }]);
   await draining;
+  const { line, fields } = lines.find((each) => each.line.startsWith('draining '));
+  assert.match(line, /^draining retry_ms=\d+ spread_ms=\d+$/, 'fields have one spelling in texts');
+  assert.deepEqual(Object.keys(fields).sort(), ['retryMs', 'spreadMs']);
   stats();
   assert.equal(health().status, 'unavailable', 'nothing has begun since');
   await openSession(await serving(t), { headers: HEADERS });

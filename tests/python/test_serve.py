@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -23,13 +24,14 @@ from asgi import until
 from kit.ending import ENDS_S
 from kit.peer import Peer, ids, last_id, results
 from kit.raw import WAIT_S, Truncated, request
-from kit.servers import START_S, TESTS
+from kit.servers import ROOT, START_S, TESTS
 from servers.python.control import CONTROL
 from servers.python.flavors import FastOps, Ops, Verifier, auth_settings, installed
 from servers.python.tools import register
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 from tailrope._serving import apps
+from tailrope._serving import command as words
 from tailrope._serving import server as serving
 from tailrope.mcp._arrivals import Arrivals
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -544,6 +546,27 @@ async def test_an_orderly_end_loses_nothing(commands: Any, tmp_path: Path) -> No
     await again.port()
     resumed = await (await peer.resume(last_id(events))).until_terminal()
     assert results(resumed)[0]["code"] < 0
+
+
+async def test_every_call_is_logged_where_the_flag_says_so(commands: Any) -> None:
+    command = commands("--port", "0", "--log-calls")
+    peer = await Peer.open(await command.port())
+    assert await peer.ask("echo", {"text": "x"}) == "x"
+    await command.line("outcome=result")
+
+
+def test_the_help_offers_what_can_be_given_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        words.main(["--help"])
+    told = capsys.readouterr().out
+    pages = re.findall(r"docs/[\w/]+\.md", told)
+    assert pages and all((ROOT / page).is_file() for page in pages), pages
+    assert "--log-calls, --no-log-calls" in told
+    for function in ("--log-user", "--principal", "--on-adopted"):
+        assert function not in told
+        with pytest.raises(SystemExit, match="2"):
+            words.main(["shop.main:mcp", function, "alice"])
+        assert f"unrecognized arguments: {function} alice" in capsys.readouterr().err
 
 
 async def test_workers_need_a_store_that_they_share(commands: Any) -> None:

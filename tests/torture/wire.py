@@ -1,7 +1,7 @@
 """Clients without mercy: one connection for each request, every byte written down, cut wherever one likes.
 
 They read as bytes come, know of SSE what a cursor needs (ids of complete events) and when a response came, and judge
-nothing. A session is opened by tests/python/peer.py.
+nothing. A session is opened by tests/kit/peer.py.
 """
 
 from __future__ import annotations

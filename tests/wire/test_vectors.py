@@ -1,4 +1,4 @@
-"""Runs tests/vectors/answers.json end to end: what tests/rust/answers.rs asks of the engine, over HTTP.
+"""Runs tests/vectors/answers.json end to end: what tests/rust/engine/answers.rs asks of the engine, over HTTP.
 
 The messages of the server come from the tool `act`, which does each step when the test orders it. Every field of a
 vector is an argument of the method that plays it, so an unknown one is a TypeError.

@@ -63,9 +63,8 @@ export interface ResumableMcpHandlerOptions
       | 'sessionIdGenerator'
     > {
   /**
-   * Answers requests of revision 2026-07-28, where nothing can be resumed, with 400 / -32022 and the older
-   * revisions, so that clients of both eras fall back to `initialize`. With false the SDK serves them. Those of clients that take
-   * tasks the SDK always serves: docs/tasks.md. Default true.
+   * Refuses requests of 2026-07-28 (400, -32022) and names the older revisions, so that clients fall back to 2025-11-25. With false
+   * the SDK serves them. Those of clients that take tasks the SDK always serves: docs/tasks.md. Default true.
    */
   preferResumable?: boolean;
 }

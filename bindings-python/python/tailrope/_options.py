@@ -156,15 +156,13 @@ class Options(StoreOptions, total=False):
     max_detached_ms: int
     """How long requests and tasks may run without any sign of their client. Default 3,600,000 (1 hour)."""
     drain_within_ms: int
-    """How long a server that stops waits for calls. Those that another process cannot show the end of get an error
-    then. Default 5,000."""
+    """How long a server that stops waits for calls. After that a call gets an error, unless another process can show
+    its end. Default 5,000."""
     drain_retry_ms: int | Literal["auto"]
-    """When clients come back, at the earliest, whose connections a drain closes. "auto": after `retry_ms` where the
-    event store knows other processes that live, otherwise after 5,000, or `retry_ms` if that is more. Default
-    "auto"."""
+    """The clients whose connections a drain closes come back after this time, at the earliest. "auto": `retry_ms` if
+    the event store knows other processes that live, otherwise 5,000, or `retry_ms` if that is more. Default "auto"."""
     drain_spread_ms: int | Literal["auto"]
-    """Each of them is told up to this much more, so that not all come back at once. "auto": half of that. Default
-    "auto"."""
+    """The return of these clients is spread over this time. "auto": half of `drain_retry_ms`. Default "auto"."""
     task_after_ms: int
     """A call that takes longer becomes a task, if its client takes tasks: docs/tasks.md. 0 is every call. Default
     1,000."""

@@ -275,7 +275,7 @@ counters! {
         events_stored: "events";
         /// Events that the store did not take.
         events_unstored: "events";
-        /// Messages whose request had its end already, or is answered in JSON.
+        /// Messages that a tool sent and no client gets, because the request had its end already, or is answered in JSON.
         messages_late: "messages";
         /// Resumes that continue a stream.
         resumes_accepted: "connections" of RESUMES;

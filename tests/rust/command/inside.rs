@@ -199,7 +199,7 @@ fn ends_what_it_is_told_to(address: &str, name: &str) {
     assert_eq!(status, 0, "{out}");
     assert!(out.ends_with(&format!(": session {name} is ended\n")), "{out}");
     let (status, _, err) = run(&["end", address, name, "--yes"]);
-    assert!(status == 1 && err.contains("there is no session"), "{err}");
+    assert!(status == 1 && err.contains("there is no session of this name"), "{err}");
     assert_eq!(told(&["sessions", address])["total"], 1, "the other one is still there");
 }
 
@@ -240,6 +240,27 @@ fn a_redis_server_is_looked_into() {
 fn a_postgres_database_is_looked_into() {
     shows_what_is_in(&fresh("TAILROPE_TEST_POSTGRES"));
     leaves_sealed_what_is_sealed(&fresh("TAILROPE_TEST_POSTGRES"));
+}
+
+#[test]
+fn a_clients_id_without_its_server_is_no_name_and_is_not_said_again() {
+    let folder = Folder::new();
+    let address = file(&folder, "a.db");
+    let _inside = Inside::fill(&address, Vec::new());
+    // The SDK's ids in Python have the form of a name.
+    let like_a_name = "8d0c2c0e5a5f4c0aa4d8e4b1f1a7d0c3";
+    for command in [&["show"][..], &["end", "--yes"]] {
+        for (id, more, exit, told) in [
+            (CLIENTS_ID, &[][..], 2, "this is no name of a session; with the client's id give --server NAME"),
+            (like_a_name, &[], 1, "there is no session of this name; with the client's id give --server NAME"),
+            (CLIENTS_ID, &["--server", "/other"], 1, "the server /other has no session with this id"),
+        ] {
+            let (status, out, err) = run(&[command, &[&address, id], more].concat());
+            assert_eq!((status, out.as_str()), (exit, ""), "{err}");
+            assert!(err.contains(told) && !err.contains(id), "{err}");
+        }
+    }
+    assert_eq!(told(&["sessions", &address])["total"], 2);
 }
 
 #[test]

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 USAGE_ERROR = 2
-_NOT_AS_WORDS = ("encryption_keys", "on_adopted", "pace", "principal")
-"""Options that are objects, or must not be seen in a list of processes."""
+_NOT_AS_WORDS = ("encryption_keys", "log_user", "on_adopted", "pace", "principal")
+"""Options that are functions or objects, or must not be seen in a list of processes."""
+_FLAGS = ("log_calls",)
+"""Options that are True or False."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -50,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="tailrope serve", description="Serve MCP, resumable, from Tailrope's own listener: docs/serve.md."
+        prog="tailrope serve", description="Serve MCP, resumable, from Tailrope's own listener: docs/deploy/serve.md."
     )
     parser.add_argument("server", metavar="MODULE:SERVER", help="a server (MCPServer, FastMCP) or an ASGI app")
     parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
@@ -64,7 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("options of tailrope.install(), see docs/reference/options.md")
     for name in sorted(Options.__optional_keys__ - {*_NOT_AS_WORDS}):
-        group.add_argument(f"--{name.replace('_', '-')}", type=_value, metavar="VALUE")
+        word = f"--{name.replace('_', '-')}"
+        if name in _FLAGS:
+            group.add_argument(word, action=argparse.BooleanOptionalAction)
+        else:
+            group.add_argument(word, type=_value, metavar="VALUE")
     return parser
 
 

@@ -43,9 +43,9 @@ def install(
             before a restart.
         transport: `tailrope`, or `stock`, which leaves the SDK's transport in place and puts the store behind it
             where a server has no event store of its own.
-        prefer_resumable: answer requests of revision 2026-07-28, where nothing can be resumed, with the
-            older revisions as supported, so that clients of both eras fall back to 2025-11-25. With False such
-            requests are left to the SDK and counted, and the first one is logged as a warning.
+        prefer_resumable: refuse requests of 2026-07-28 and name the older revisions, so that clients fall back to
+            2025-11-25. With False such requests are left to the SDK and counted, and the first one is logged as a
+            warning.
         on_unsupported: what to do when Tailrope does not fit under the installed SDK: leave everything `stock` with an
             ERROR in the log, so that an upgrade of the SDK stops no server, or `raise`.
         options: bounds and times, see `tailrope.Options`; durations are in milliseconds. Those of the
