@@ -17,7 +17,7 @@ use tracing::Level;
 use tracing::field::{Field, Visit};
 
 use crate::engine::lines::lines_of;
-use crate::kit::common::{Bench, NEW, OLD, id, resume, slow};
+use crate::kit::common::{Bench, NEW, OLD, SlowStore, check_sum, id, resume, slow};
 
 pub(crate) type Fields = BTreeMap<&'static str, String>;
 
@@ -120,6 +120,7 @@ fn only(outcome: CallOutcome, done: impl FnOnce() -> Called) -> Fields {
     let name = format!("calls_{}", outcome.as_str());
     let count = stats.entries().find(|(counter, _)| counter.name == name).map(|(_, value)| value);
     assert_eq!((count, stats.calls_running), (Some(1), 0), "{name}");
+    check_sum(&stats);
     for value in fields.values() {
         assert!(!value.contains(SECRET) && !value.contains("a-token"), "{fields:?}");
     }
@@ -234,6 +235,51 @@ fn a_call_that_ends_well_is_counted_and_has_a_record_if_every_call_has_one() {
     assert_eq!((stats.calls_begun, stats.calls_result, stats.calls_running), (1, 1, 0));
     let fields = only(CallOutcome::Result, || well(true));
     assert_eq!([&fields["connections"], &fields["resumes"]], ["2", "1"]);
+}
+
+/// A call whose response the store has not answered for.
+fn answered_late() -> (Called, Arc<SlowStore>) {
+    let (bench, store) = slow(Options::default());
+    let called = called_in(bench, NEW);
+    called.bench.advance(20);
+    store.set(true, false);
+    answer(&called.session, r#""result":{}"#);
+    check_sum(&called.bench.engine.stats());
+    assert_eq!(called.bench.engine.stats().calls_running, 1, "it has no end before the store has its response");
+    assert_eq!(called.bench.engine.stats().oldest_call_ms, 20);
+    (called, store)
+}
+
+#[test]
+fn a_call_whose_response_waits_for_the_store_when_its_session_ends_has_a_record() {
+    let answered = |succeeds: Option<bool>| {
+        let (called, store) = answered_late();
+        called.session.end();
+        if let Some(succeeds) = succeeds {
+            store.answer(succeeds);
+        }
+        called.bench.advance(60_000);
+        called
+    };
+    for succeeds in [None, Some(true), Some(false)] {
+        let fields = only(CallOutcome::SessionEnded, || answered(succeeds));
+        assert_eq!(fields["cause"], "the session ended before the event store had the response");
+    }
+    let fields = only(CallOutcome::Drained, || {
+        let (called, _store) = answered_late();
+        called.bench.engine.close();
+        called
+    });
+    assert_eq!(fields["cause"], "the server stopped before the event store had the response");
+    let mut stats = Stats::default();
+    let found = lines("call ended", || {
+        let (called, store) = answered_late();
+        store.answer(true);
+        called.session.end();
+        stats = called.bench.engine.stats();
+    });
+    assert_eq!((found, stats.calls_result), (Vec::new(), 1), "one that the store had before has ended well");
+    check_sum(&stats);
 }
 
 #[test]
