@@ -294,6 +294,7 @@ impl Engine {
             self.0.drained_from.store(self.0.number(), Ordering::SeqCst);
             let Drain { retry_ms, spread_ms } = drain;
             tracing::info!(target: "tailrope", retry_ms, spread_ms, "draining");
+            self.0.write_all_repeats();
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         for cell in cells {
@@ -391,6 +392,7 @@ impl Engine {
         self.0.leave_tasks();
         self.0.forget_released_tasks();
         lock(&self.0.ended).clear();
+        self.0.write_all_repeats();
     }
 
     /// Call this when the host goes away without ending its sessions. The engine takes nothing afterwards, and wakes
@@ -412,6 +414,7 @@ impl Engine {
         *lock(&self.0.places) = Places::default();
         *lock(&self.0.confirmed) = Confirmed::default();
         lock(&self.0.ended).clear();
+        self.0.write_all_repeats();
         // Dropped without any lock: each session refers to the engine, and takes its locks when it is dropped.
         drop(sessions);
     }

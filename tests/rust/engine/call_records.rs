@@ -324,6 +324,53 @@ fn refused_calls_are_counted_by_their_reason_and_their_lines_are_bounded() {
 }
 
 #[test]
+fn the_refusals_of_one_user_hide_neither_those_of_another_nor_those_of_another_reason() {
+    const BOB: Requester<'static> = Requester { named: Some("bob"), ..ALICE };
+    let end_all: [fn(&Bench); 3] =
+        [|bench| bench.engine.drain(Drain::after(1)), |bench| bench.engine.close(), |bench| bench.engine.release()];
+    for end in end_all {
+        let found = lines("call ended", || {
+            let bench = Bench::new(Options { max_requests_per_session: 1, ..Options::default() });
+            let sessions = [("s", ALICE), ("t", BOB)].map(|(id, user)| {
+                let session = bench.session(id, NEW);
+                session.claim(&user).unwrap();
+                let connection = session.open(&admit(&session, &tool_call(1), user), false, Arc::new(NoWake), 0);
+                (session, user, connection)
+            });
+            let refuse = |(session, user, _): &(SessionHandle, Requester<'_>, _), number: i64| {
+                let admission = admit(session, &tool_call(number), *user);
+                session.open(&admission, false, Arc::new(NoWake), 0).expect_err("one runs")
+            };
+            (0..5).for_each(|_| assert_eq!(refuse(&sessions[0], 2).reason, Reason::TooManyRequests));
+            assert_eq!(refuse(&sessions[1], 3).reason, Reason::TooManyRequests);
+            bench.engine.tick();
+            end(&bench);
+        });
+        let refused = found.iter().filter(|(_, fields)| fields["outcome"] == "refused");
+        let said: Vec<_> =
+            refused.map(|(_, fields)| (fields["user"].as_str(), fields.get("repeated").map(String::as_str))).collect();
+        let alice = ("alice", None);
+        assert_eq!(said, [alice, alice, alice, ("bob", None), ("alice", Some("2"))], "and all before the process ends");
+    }
+    let found = lines("call ended", || {
+        let bench = Bench::new(Options { max_requests_per_session: 2, ..Options::default() });
+        let session = bench.session("s", NEW);
+        let open = |number| {
+            let admission = admit(&session, &tool_call(number), Requester::default());
+            session.open(&admission, false, Arc::new(NoWake), 0)
+        };
+        let _first = open(1).expect("it may begin");
+        (0..5).for_each(|_| assert_eq!(open(1).expect_err("it runs").reason, Reason::DuplicateId));
+        let _second = open(2).expect("it may begin");
+        assert_eq!(open(3).expect_err("two run").reason, Reason::TooManyRequests);
+        bench.engine.close();
+    });
+    let causes = found.iter().filter(|(_, fields)| fields["outcome"] == "refused").map(|(_, fields)| &*fields["cause"]);
+    let (running, many) = (Reason::DuplicateId.cause(), Reason::TooManyRequests.cause());
+    assert_eq!(causes.collect::<Vec<_>>(), [running, running, running, many, running]);
+}
+
+#[test]
 fn the_log_names_a_user_as_the_operator_says_and_never_by_a_credential() {
     let credentials: &[(&str, &str)] = &[
         ("authorization", "Bearer a-long-token"),
