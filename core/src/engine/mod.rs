@@ -295,6 +295,7 @@ impl Engine {
             let Drain { retry_ms, spread_ms } = drain;
             tracing::info!(target: "tailrope", retry_ms, spread_ms, "draining");
             self.0.write_all_repeats();
+            self.0.drained.begin(self.0.clock.now(), self.0.calls_running().len());
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         for cell in cells {
@@ -348,8 +349,8 @@ impl Engine {
             return;
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
-        let running = cells.iter().map(|cell| cell.look_or(0, |state| state.session.in_flight())).sum();
-        self.0.drained.tell(self.0.clock.now(), running);
+        let running: usize = cells.iter().map(|cell| cell.look_or(0, |state| state.session.in_flight())).sum();
+        self.0.drained.tell(self.0.clock.now(), running + self.0.calls_running().len());
     }
 
     /// Whether no session is open or being looked up, no connection is open, and the host was told of every session
