@@ -268,6 +268,7 @@ impl Engine {
         }
         lock(&self.0.confirmed).trim(now, self.0.options.shortest_retention_ms());
         self.0.note_cut_off();
+        self.0.store.tell_away();
         self.0.write_repeats();
         self.0.live.rest(now);
         self.0.forget_released(now);
