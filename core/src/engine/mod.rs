@@ -22,6 +22,7 @@ mod logs;
 mod options;
 mod perform;
 mod records;
+mod refusals;
 mod requesters;
 mod sessions;
 mod shared;
@@ -466,10 +467,10 @@ impl Engine {
         }
     }
 
-    /// A host answers a request with this refusal: it is counted, once.
+    /// A host answers a request with this refusal: it is counted, and has a line in the log, once.
     pub fn refused(&self, refusal: &Refusal) {
         if !refusal.is_counted {
-            self.0.counters.refused(refusal.reason);
+            self.0.refused_outside(refusal);
         }
     }
 

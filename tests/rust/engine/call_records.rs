@@ -8,7 +8,7 @@ use serde_json::json;
 use tailrope_core::engine::{
     COUNTERS, CallOutcome, CounterKind, NoWake, Options, OutgoingMessage, SessionHandle, Stats,
 };
-use tailrope_core::exchange::{Admission, Request, Requester, Terms};
+use tailrope_core::exchange::{Admission, Fault, Request, Requester, Terms};
 use tailrope_core::protocol::{Dialect, Head, Reason, Refusal};
 use tailrope_core::session::Weight;
 use tailrope_core::store::Limits;
@@ -368,6 +368,82 @@ fn the_refusals_of_one_user_hide_neither_those_of_another_nor_those_of_another_r
     let causes = found.iter().filter(|(_, fields)| fields["outcome"] == "refused").map(|(_, fields)| &*fields["cause"]);
     let (running, many) = (Reason::DuplicateId.cause(), Reason::TooManyRequests.cause());
     assert_eq!(causes.collect::<Vec<_>>(), [running, running, running, many, running]);
+}
+
+/// A request of this head and body to a session.
+fn asked(session: &SessionHandle, head: Head<'_>, requester: Requester<'_>, body: &str) -> Result<Admission, Refusal> {
+    let request = Request { head, requester, body: body.as_bytes(), ..Request::default() };
+    session.admit(&request, &Terms::default())
+}
+
+#[test]
+fn a_request_that_is_refused_before_it_is_a_call_has_a_line_that_says_whose_it_was_and_why() {
+    const BOB: Requester<'static> = Requester { named: Some("bob"), ..ALICE };
+    let mut refused = 0;
+    let found = lines("request refused", || {
+        let bench = Bench::new(Options { max_sessions: 1, max_sessions_per_principal: 1, ..Options::default() });
+        let session = bench.session("s", NEW);
+        session.claim(&ALICE).unwrap();
+        let post = Head {
+            method: "POST",
+            accept: Some("application/json, text/event-stream"),
+            content_type: Some("application/json"),
+            protocol_version: Some("2025-11-25"),
+            session_id: Some("s"),
+            last_event_id: None,
+        };
+        let call = tool_call(1);
+        for (head, who, body) in [
+            (post, BOB, &*call),
+            (Head { accept: Some("text/html"), ..post }, ALICE, &*call),
+            (post, ALICE, "{a secret of the payload"),
+            (Head { session_id: Some("other"), ..post }, ALICE, &*call),
+            (Head { method: "A-SECRET", ..post }, ALICE, ""),
+        ] {
+            asked(&session, head, who, body).expect_err("it is refused");
+        }
+        let admitted = |head| asked(&session, head, ALICE, "").expect("it is a request");
+        let lost = admitted(Head { method: "GET", last_event_id: Some("nonsense"), ..post });
+        session.open(&lost, false, Arc::new(NoWake), 0).expect_err("no id of ours");
+        let _running = session.open(&admit(&session, &tool_call(2), ALICE), false, Arc::new(NoWake), 0);
+        let second = bench.session("t", NEW);
+        second.claim(&ALICE).unwrap();
+        try_admit(&second, &tool_call(3), ALICE).expect_err("one is open, and runs");
+        // A host answers these by itself, and what the engine has counted only once.
+        let outside = Fault::SessionUnknown.refusal(&Dialect::NEUTRAL);
+        bench.engine.refused(&outside);
+        bench.engine.refused(&asked(&session, post, BOB, "[]").expect_err("it is alice's"));
+        let stats = bench.engine.stats();
+        refused =
+            stats.entries().filter(|(counter, _)| counter.name.starts_with("refused_")).map(|(_, value)| value).sum();
+    });
+    let said = |name: &'static str| found.iter().map(move |(_, fields)| fields.get(name).map(String::as_str));
+    let reasons = [
+        "unknown_session",
+        "bad_request",
+        "bad_request",
+        "unknown_session",
+        "bad_request",
+        "unknown_cursor",
+        "too_many_sessions",
+        "unknown_session",
+        "unknown_session",
+    ];
+    assert_eq!(said("reason").flatten().collect::<Vec<_>>(), reasons);
+    assert_eq!(refused, 9, "what is counted has a line");
+    let users = [Some("bob"), Some("alice"), Some("alice"), Some("alice")];
+    assert_eq!(said("user").take(4).collect::<Vec<_>>(), users);
+    assert_eq!(said("tool").take(3).collect::<Vec<_>>(), [Some("echo"), Some("echo"), None]);
+    assert_eq!(said("method").take(2).flatten().collect::<Vec<_>>(), ["tools/call", "tools/call"]);
+    assert_eq!(said("http").collect::<Vec<_>>()[4..6], [Some("other"), Some("GET")]);
+    assert!(said("outcome").all(|outcome| outcome == Some("refused")) && said("status").all(|status| status.is_some()));
+    for (level, fields) in &found {
+        let is_ours = fields["reason"] == "too_many_sessions";
+        assert_eq!(*level, if is_ours { Level::WARN } else { Level::INFO }, "{fields:?}");
+        let is_told =
+            |value: &String| value.contains(SECRET) || value.contains("a-token") || value.contains("A-SECRET");
+        assert!(!fields.values().any(is_told), "{fields:?}");
+    }
 }
 
 #[test]
