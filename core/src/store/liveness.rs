@@ -49,16 +49,15 @@ impl Reach {
     /// The store was not reached, or refuses everything.
     pub fn lost(&self, why: &str) {
         if self.lost_at(Instant::now()) {
-            tracing::warn!(
-                target: "tailrope", error = why,
-                "the event store is away: calls go on and their events wait, and if that lasts, further calls are refused"
-            );
+            log_away(why);
+        } else if self.away.is_explained_now() {
+            tracing::warn!(target: "tailrope", error = why, "why the event store is away");
         }
     }
 
     fn lost_at(&self, now: Instant) -> bool {
         self.is_failing.store(true, Ordering::Relaxed);
-        self.away.seen_at(now) || self.away.explained()
+        self.away.seen_at(now)
     }
 
     /// The store was reached.
@@ -88,10 +87,7 @@ impl Reach {
         if !self.is_away() {
             self.tell_back(now);
         } else if self.tells_silence_at(now) {
-            tracing::warn!(
-                target: "tailrope", error = "it does not answer",
-                "the event store is away: calls go on and their events wait, and if that lasts, further calls are refused"
-            );
+            log_away("it does not answer");
         }
     }
 
@@ -152,6 +148,13 @@ impl Reach {
     }
 }
 
+fn log_away(why: &str) {
+    tracing::warn!(
+        target: "tailrope", error = why,
+        "the event store is away: calls go on and their events wait, and if that lasts, further calls are refused"
+    );
+}
+
 /// Something that goes wrong for a while.
 #[derive(Debug, Default)]
 struct Trouble {
@@ -185,7 +188,7 @@ impl Trouble {
     }
 
     /// It is known why. Whether the log is to say that.
-    fn explained(&self) -> bool {
+    fn is_explained_now(&self) -> bool {
         std::mem::take(&mut self.lock().is_unexplained)
     }
 
@@ -389,11 +392,8 @@ mod tests {
         reach.silent_at(at(1_800), Some(1_800));
         assert_eq!(reach.away_at(at(1_800)), Some(1_800));
         assert_eq!([1_800, 1_900].map(|ms| reach.tells_silence_at(at(ms))), [true, false], "before anything failed");
-        assert_eq!(
-            [5_000, 5_100, 9_000].map(|ms| reach.lost_at(at(ms))),
-            [true, false, false],
-            "and why, when it is known"
-        );
+        let is_explained = |ms| !reach.lost_at(at(ms)) && reach.away.is_explained_now();
+        assert_eq!([5_000, 5_100, 9_000].map(is_explained), [true, false, false], "and why, when it is known");
         assert_eq!(reach.away_at(at(9_000)), Some(9_000), "since one time");
         reach.back();
         assert_eq!(reach.away_at(at(9_500)), Some(9_500), "what reads is answered, and no sign of life");
@@ -409,7 +409,8 @@ mod tests {
         // One that fails before it is silent.
         assert_eq!([10_000, 10_600].map(|ms| reach.lost_at(at(ms))), [false, true]);
         reach.silent_at(at(11_000), Some(1_500));
-        assert_eq!((reach.tells_silence_at(at(11_000)), reach.lost_at(at(11_100))), (false, false), "one line");
+        let lines = (reach.tells_silence_at(at(11_000)), reach.lost_at(at(11_100)), reach.away.is_explained_now());
+        assert_eq!(lines, (false, false, false), "one line");
         assert_eq!(reach.away_at(at(11_000)), Some(1_500));
     }
 
