@@ -65,7 +65,7 @@ use clock::Randomness;
 use drained::Drained;
 use live::Live;
 use logs::confirmed::Confirmed;
-use sessions::cell::{Cell, Names};
+use sessions::cell::{Cell, Names, State};
 use sessions::places::Places;
 use sessions::sending::MAX_UNANSWERED;
 use shared::{Shared, Timed, lock};
@@ -351,8 +351,11 @@ impl Engine {
             return;
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
-        let running: usize = cells.iter().map(|cell| cell.look_or(0, |state| state.session.in_flight())).sum();
-        self.0.drained.tell(self.0.clock.now(), running + self.0.calls_running().len());
+        // What is not drained runs on: it is another server's in this process.
+        let running = |state: &State| if state.session.is_draining() { state.session.in_flight() } else { 0 };
+        let of_sessions: usize = cells.iter().map(|cell| cell.look_or(0, running)).sum();
+        let of_tasks = if self.is_draining() { self.0.calls_running().len() } else { 0 };
+        self.0.drained.tell(self.0.clock.now(), of_sessions + of_tasks);
     }
 
     /// Whether no session is open or being looked up, no connection is open, and the host was told of every session

@@ -180,6 +180,13 @@ fn a_drain_says_what_became_of_tasks() {
         bench.engine.close();
     });
     assert_eq!(told_after, (Level::WARN, numbers([0, 1, 0])));
+    let by_its_host = drained(CUT, |bench, caller| {
+        let _other = open_as(bench, ALICE);
+        caller.call.drain();
+        caller.call.drain();
+        caller.call.leave();
+    });
+    assert_eq!(by_its_host, (Level::WARN, numbers([0, 1, 0])), "what another server of the process runs goes on");
     let done = drained("drained", |bench, caller| {
         bench.engine.drain(Drain::after(100));
         caller.answer(0, &json!({"content": []}));
