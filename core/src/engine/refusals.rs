@@ -1,13 +1,15 @@
 //! The line of a request that is refused before a call of it could begin. A call that is refused has a [record](super::records).
 
+use crate::engine::Engine;
 use crate::engine::lines::{Later, shown};
 use crate::engine::sessions::SessionHandle;
 use crate::engine::sessions::cell::User;
 use crate::engine::shared::{Shared, lock};
 use crate::exchange::Request;
-use crate::protocol::{Kind, Refusal, RequestId, jsonrpc};
+use crate::protocol::{Dialect, Kind, Reason, Refusal, RequestId, jsonrpc};
 use crate::repeats::{BURST, Bounded};
 use crate::session::Asked;
+use crate::store::{SessionId, session_name};
 use crate::sync::Arc;
 
 /// A body that is longer is not read for the line.
@@ -23,19 +25,37 @@ struct Of {
     asked: Option<(RequestId, Asked)>,
 }
 
-impl SessionHandle {
-    /// A request does not enter the session: it is counted, and has a line.
-    pub(crate) fn not_admitted(&self, refusal: Refusal, request: &Request<'_>) -> Refusal {
+impl Of {
+    fn request(request: &Request<'_>) -> Self {
         let http = ["GET", "POST", "DELETE"].into_iter().find(|method| *method == request.head.method);
         let is_read = http == Some("POST") && request.body.len() <= MAX_READ_BYTES;
         let envelopes = if is_read { jsonrpc::read_leniently(request.body) } else { Vec::new() };
         let first = envelopes.into_iter().find(|envelope| envelope.kind == Kind::Request);
-        self.refused(refusal, || Of {
+        Self {
             user: User::of(&request.requester).map(|user| user.name),
             http: http.or(Some("other")),
             asked: first.and_then(|envelope| Some((envelope.id.clone()?, Asked::of(&envelope)))),
-            ..Of::default()
-        })
+            ..Self::default()
+        }
+    }
+}
+
+impl Engine {
+    /// A request names a session that there is not, as far as the host could find: the refusal, which is counted and has a line.
+    pub fn unknown_session(&self, id: SessionId<'_>, request: &Request<'_>, dialect: &'static Dialect) -> Refusal {
+        let (refusal, shared) = (dialect.wording.session_unknown(), &self.0);
+        if !shared.is_forked() {
+            let (session, sdk) = (Some(session_name(id)), Some(dialect.sdk));
+            shared.log_refusal(&refusal, Of { session, sdk, ..Of::request(request) });
+        }
+        shared.counters.counted(refusal)
+    }
+}
+
+impl SessionHandle {
+    /// A request does not enter the session: it is counted, and has a line.
+    pub(crate) fn not_admitted(&self, refusal: Refusal, request: &Request<'_>) -> Refusal {
+        self.refused(refusal, || Of::request(request))
     }
 
     /// A GET does not get the stream that it asks for: it is counted, and has a line.
@@ -73,7 +93,9 @@ impl Shared {
 
     fn log_refusal(&self, refusal: &Refusal, of: Of) {
         let (reason, status) = (refusal.reason, refusal.status);
-        let whose = of.user.as_deref().map(Arc::from).or_else(|| of.session.clone());
+        // Clients may name any number of sessions that there are not.
+        let whose = of.user.as_deref().map(Arc::from);
+        let whose = whose.or_else(|| of.session.clone().filter(|_| reason != Reason::UnknownSession));
         let (kind, burst) = (reason.as_str(), BURST);
         macro_rules! line {
             ($level:ident) => {

@@ -410,8 +410,11 @@ fn a_request_that_is_refused_before_it_is_a_call_has_a_line_that_says_whose_it_w
         second.claim(&ALICE).unwrap();
         try_admit(&second, &tool_call(3), ALICE).expect_err("one is open, and runs");
         // A host answers these by itself, and what the engine has counted only once.
-        let outside = Fault::SessionUnknown.refusal(&Dialect::NEUTRAL);
+        let outside = Fault::NotInitialize.refusal(&Dialect::NEUTRAL);
         bench.engine.refused(&outside);
+        let nobodys = Request { head: post, requester: BOB, body: call.as_bytes(), ..Request::default() };
+        let unknown = bench.engine.unknown_session("nobody's".into(), &nobodys, &Dialect::NEUTRAL);
+        assert_eq!((unknown.status, unknown.is_counted), (404, true));
         bench.engine.refused(&asked(&session, post, BOB, "[]").expect_err("it is alice's"));
         let stats = bench.engine.stats();
         refused =
@@ -426,15 +429,18 @@ fn a_request_that_is_refused_before_it_is_a_call_has_a_line_that_says_whose_it_w
         "bad_request",
         "unknown_cursor",
         "too_many_sessions",
+        "bad_request",
         "unknown_session",
         "unknown_session",
     ];
     assert_eq!(said("reason").flatten().collect::<Vec<_>>(), reasons);
-    assert_eq!(refused, 9, "what is counted has a line");
+    assert_eq!(refused, 10, "what is counted has a line");
     let users = [Some("bob"), Some("alice"), Some("alice"), Some("alice")];
     assert_eq!(said("user").take(4).collect::<Vec<_>>(), users);
     assert_eq!(said("tool").take(3).collect::<Vec<_>>(), [Some("echo"), Some("echo"), None]);
     assert_eq!(said("method").take(2).flatten().collect::<Vec<_>>(), ["tools/call", "tools/call"]);
+    let of_nobodys = &found[8].1;
+    assert!(of_nobodys["session"].len() == 32 && of_nobodys["user"] == "bob" && of_nobodys["tool"] == "echo");
     assert_eq!(said("http").collect::<Vec<_>>()[4..6], [Some("other"), Some("GET")]);
     assert!(said("outcome").all(|outcome| outcome == Some("refused")) && said("status").all(|status| status.is_some()));
     for (level, fields) in &found {
