@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tailrope_core::engine::{self, CallOptions, Health, NoWake, Stats};
 use tailrope_core::exchange::Requester;
-use tailrope_core::exchange::{Principal, RelayedMethod};
+use tailrope_core::exchange::{Principal, RelayedMethod, Request};
 use tailrope_core::protocol::{Context, Dialect, Operation, admit};
 use tailrope_core::store::{HostStore, SessionId};
 use tailrope_core::task::{self, CallHeaders, TaskHead};
@@ -180,6 +180,31 @@ impl Engine {
             Ok(look_up) => Ok(Some(LookUp { look_up, dialect, key })),
             Err(error) => Err(to_py_err(&error)),
         }
+    }
+
+    /// The SDK answers that there is no such session: that is counted, and has a line, with what is known of the request as for
+    /// `Session.admit`.
+    #[expect(clippy::too_many_arguments, reason = "what is known of the request")]
+    fn unknown_session(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        server: &str,
+        method: &str,
+        headers: &Bound<'_, PyAny>,
+        user_json: Option<&str>,
+        named: Option<&str>,
+        log_user: Option<&str>,
+        sdk_major: u8,
+    ) -> PyResult<()> {
+        let dialect = dialect(sdk_major)?;
+        let pairs = header_pairs(headers)?;
+        let headers = Headers::read(&pairs, self.engine.options());
+        let tell = |requester: &Requester<'_>| {
+            let request = Request { head: headers.head(method), requester: *requester, ..Request::default() };
+            self.engine.unknown_session(SessionId::new(server, id), &request, dialect);
+        };
+        calling(py, || headers.ask(user_json, named, log_user, tell))
     }
 
     /// The answer to a POST of a revision without resumption, of which `body` was read: see the core's `Engine::steer`.

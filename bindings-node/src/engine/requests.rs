@@ -127,6 +127,24 @@ impl Engine {
         Ok(Some(LookUp::new(look_up, id, dialect, versions, key, &self.waiters)))
     }
 
+    /// The refusal of a request that names a session that there is not: it is counted, and has a line.
+    #[napi(catch_unwind)]
+    pub fn unknown_session(
+        &self,
+        id: String,
+        head: String,
+        server: String,
+        requester: Option<Requester>,
+        sdk_major: u32,
+    ) -> Result<Refusal> {
+        let dialect = dialect(sdk_major)?;
+        let refusal = Requester::read(requester.as_ref(), |requester| {
+            let request = exchange::Request { head: head_of(&head), requester, ..exchange::Request::default() };
+            self.engine.unknown_session(SessionId::new(&server, &id), &request, dialect)
+        });
+        Ok(Refusal::new(&refusal, dialect))
+    }
+
     /// The answer to a POST of a revision without resumption, of which `body` was read: see the core's `Engine::steer`.
     #[napi(catch_unwind)]
     pub fn steer(&self, body: JsBody<'_>, requested: String) -> Refusal {

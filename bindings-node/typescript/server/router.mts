@@ -160,7 +160,7 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
       }
       served = await this.#stored.serve(exchange);
     } while (typeof served === 'object' && (this.#adopting.has(sessionId) || this.#sessions.has(sessionId)));
-    return served === 'served' ? undefined : answer(exchange, refusalOf(this.#sdk.major, 'session_unknown'));
+    return served === 'served' ? undefined : answer(exchange, this.#stored.unknown(exchange, sessionId));
   }
 
   /** Reads the body into the exchange, unless it is there. False when that was the answer. */

@@ -142,6 +142,16 @@ export class StoredSessions {
     return 'served';
   }
 
+  /** The refusal of a request that names a session that there is not. */
+  unknown(exchange: Exchange, sessionId: string): Refusal {
+    const runtime = runtimeFor(this.#options);
+    if (exchange.requester === undefined) {
+      identify(exchange, identityOf(runtime, this.#options));
+    }
+    const { server, requester } = exchange;
+    return runtime.engine.unknownSession(sessionId, exchange.head(), server, requester, this.#sdk.major);
+  }
+
   async #answer(runtime: Runtime, sessionId: string, session: Session, exchange: Exchange): Promise<void> {
     const { text: body, tooLarge, gone } = await bodyOf(exchange, this.#maxBodyBytes);
     if (gone) {

@@ -465,6 +465,17 @@ class Engine:
         sdk_major: int,
         waiters: Waiters,
     ) -> LookUp | None: ...
+    def unknown_session(
+        self,
+        id: str,
+        server: str,
+        method: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        user_json: str | None,
+        named: str | None,
+        log_user: str | None,
+        sdk_major: int,
+    ) -> None: ...
     def steer(self, body: bytes, requested: str) -> Refusal: ...
     def note_unresumable(self, requested: str) -> None: ...
     def route_post(

@@ -58,13 +58,19 @@ impl Shared {
 
     /// Writes a line that may come again and again, outside of a change.
     pub(crate) fn write_bounded(&self, kind: &'static str, line: impl FnOnce(Option<u64>) + Send + 'static) {
-        self.write_lines(vec![Later::Bounded(Bounded { kind, burst: BURST, line: Box::new(line) })]);
+        self.write_lines(vec![Later::Bounded(Bounded { kind, whose: None, burst: BURST, line: Box::new(line) })]);
     }
 
     /// Says how many lines were not written lately.
     pub(crate) fn write_repeats(&self) {
         let due = lock(&self.repeats).due(self.clock.now());
         due.into_iter().for_each(|(line, count)| line(count));
+    }
+
+    /// The same at once: the process may end soon.
+    pub(crate) fn write_all_repeats(&self) {
+        let all = lock(&self.repeats).all(self.clock.now());
+        all.into_iter().for_each(|(line, count)| line(count));
     }
 }
 
@@ -79,6 +85,7 @@ macro_rules! log_later {
     (@bound $level:ident, $line:expr) => {
         crate::engine::lines::Later::Bounded(crate::repeats::Bounded {
             kind: concat!(file!(), ":", line!()),
+            whose: None,
             burst: crate::repeats::BURST,
             line: $line,
         })

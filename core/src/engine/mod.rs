@@ -22,6 +22,7 @@ mod logs;
 mod options;
 mod perform;
 mod records;
+mod refusals;
 mod requesters;
 mod sessions;
 mod shared;
@@ -64,7 +65,7 @@ use clock::Randomness;
 use drained::Drained;
 use live::Live;
 use logs::confirmed::Confirmed;
-use sessions::cell::{Cell, Names};
+use sessions::cell::{Cell, Names, State};
 use sessions::places::Places;
 use sessions::sending::MAX_UNANSWERED;
 use shared::{Shared, Timed, lock};
@@ -268,6 +269,7 @@ impl Engine {
         }
         lock(&self.0.confirmed).trim(now, self.0.options.shortest_retention_ms());
         self.0.note_cut_off();
+        self.0.store.tell_away();
         self.0.write_repeats();
         self.0.live.rest(now);
         self.0.forget_released(now);
@@ -294,6 +296,8 @@ impl Engine {
             self.0.drained_from.store(self.0.number(), Ordering::SeqCst);
             let Drain { retry_ms, spread_ms } = drain;
             tracing::info!(target: "tailrope", retry_ms, spread_ms, "draining");
+            self.0.write_all_repeats();
+            self.0.drained.begin(self.0.clock.now(), self.0.calls_running().len());
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         for cell in cells {
@@ -347,8 +351,11 @@ impl Engine {
             return;
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
-        let running = cells.iter().map(|cell| cell.look_or(0, |state| state.session.in_flight())).sum();
-        self.0.drained.tell(self.0.clock.now(), running);
+        // What is not drained runs on: it is another server's in this process.
+        let running = |state: &State| if state.session.is_draining() { state.session.in_flight() } else { 0 };
+        let of_sessions: usize = cells.iter().map(|cell| cell.look_or(0, running)).sum();
+        let of_tasks = if self.is_draining() { self.0.calls_running().len() } else { 0 };
+        self.0.drained.tell(self.0.clock.now(), of_sessions + of_tasks);
     }
 
     /// Whether no session is open or being looked up, no connection is open, and the host was told of every session
@@ -391,6 +398,7 @@ impl Engine {
         self.0.leave_tasks();
         self.0.forget_released_tasks();
         lock(&self.0.ended).clear();
+        self.0.write_all_repeats();
     }
 
     /// Call this when the host goes away without ending its sessions. The engine takes nothing afterwards, and wakes
@@ -412,6 +420,7 @@ impl Engine {
         *lock(&self.0.places) = Places::default();
         *lock(&self.0.confirmed) = Confirmed::default();
         lock(&self.0.ended).clear();
+        self.0.write_all_repeats();
         // Dropped without any lock: each session refers to the engine, and takes its locks when it is dropped.
         drop(sessions);
     }
@@ -461,10 +470,10 @@ impl Engine {
         }
     }
 
-    /// A host answers a request with this refusal: it is counted, once.
+    /// A host answers a request with this refusal: it is counted, and has a line in the log, once.
     pub fn refused(&self, refusal: &Refusal) {
         if !refusal.is_counted {
-            self.0.counters.refused(refusal.reason);
+            self.0.refused_outside(refusal);
         }
     }
 

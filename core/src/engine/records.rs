@@ -1,5 +1,7 @@
 //! The record of each call that has had its end: counted, and logged if it ended badly or the operator wants every call.
 
+use std::borrow::Cow;
+
 use crate::Ms;
 use crate::engine::lines::{Later, shown};
 use crate::engine::sessions::cell::Cell;
@@ -20,6 +22,13 @@ pub(crate) struct Of {
     pub(crate) sdk: Option<&'static str>,
     pub(crate) user: Option<Box<str>>,
     pub(crate) duration_ms: Option<u64>,
+}
+
+impl Of {
+    /// Its user, or the session where the operator names no users.
+    fn whose(&self) -> Arc<str> {
+        self.user.as_deref().map_or_else(|| Arc::clone(&self.session), Into::into)
+    }
 }
 
 impl Change<'_> {
@@ -107,10 +116,13 @@ pub(crate) fn later(shared: &Shared, of: Of, record: Box<Record>) -> Option<Late
     if level > tracing::level_filters::LevelFilter::current() {
         return None;
     }
-    let (kind, is_refused) = (record.outcome.as_str(), record.outcome == Outcome::Refused);
+    let (kind, whose, burst) = match (record.outcome, &record.cause) {
+        // A client that is refused again and again must hide neither what happens to others nor what else happens to it.
+        (Outcome::Refused, Some(Cow::Borrowed(cause))) => (*cause, Some(of.whose()), BURST),
+        (outcome, _) => (outcome.as_str(), None, RECORDS),
+    };
     let line = Box::new(move |repeated| write(level, &of, &record, repeated));
-    let burst = if is_refused { BURST } else { RECORDS };
-    Some(if is_every { Later::Always(line) } else { Later::Bounded(Bounded { kind, burst, line }) })
+    Some(if is_every { Later::Always(line) } else { Later::Bounded(Bounded { kind, whose, burst, line }) })
 }
 
 fn write(level: tracing::Level, of: &Of, record: &Record, repeated: Option<u64>) {

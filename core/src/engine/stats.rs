@@ -179,9 +179,9 @@ counters! {
         sessions_max: "sessions", Sum;
         /// Sessions of other processes that are read here.
         sessions_read: "sessions", Sum;
-        /// Calls that run.
+        /// Calls that run, or whose response the event store has not answered for.
         calls_running: "calls", Sum;
-        /// For how long the oldest call that runs has done so.
+        /// For how long the oldest of them has done so.
         oldest_call_ms: "ms", Max;
         /// Tasks whose call runs now, or waits for its client.
         tasks: "tasks", Sum;

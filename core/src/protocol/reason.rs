@@ -25,6 +25,31 @@ macro_rules! reasons {
     };
 }
 
+impl Reason {
+    /// Whether the operator can do something about it, rather than the client.
+    pub fn is_ours(self) -> bool {
+        match self {
+            Self::BadRequest
+            | Self::Forbidden
+            | Self::UnknownSession
+            | Self::EndedSession
+            | Self::UnknownCursor
+            | Self::DuplicateId
+            | Self::Stopping
+            | Self::Steered => false,
+            Self::Unidentified
+            | Self::Internal
+            | Self::TooManyRequests
+            | Self::TooManySessions
+            | Self::StoreSilent
+            | Self::StoreBehind
+            | Self::StoreUnread
+            | Self::NotRelayed
+            | Self::AnswerUnknown => true,
+        }
+    }
+}
+
 reasons! {
     /// the request is not as it must be (400, 405, 406, 413, 415)
     BadRequest = "bad_request";

@@ -73,6 +73,14 @@ impl SynthesizedEnd {
         };
         text.into()
     }
+
+    /// What the record of a call says whose response the store had not answered for by then.
+    pub(super) fn unstored_cause(self) -> &'static str {
+        match self {
+            Self::Stopped => "the server stopped before the event store had the response",
+            _ => "the session ended before the event store had the response",
+        }
+    }
 }
 
 /// The error response for one request.

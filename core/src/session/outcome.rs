@@ -84,8 +84,7 @@ outcomes! {
 }
 
 impl Outcome {
-    /// The outcome of a call whose handler gave this response. The response is not read: only the beginning says whether it
-    /// is an error, and only the end whether the tool failed, where SDKs write that.
+    /// The outcome of a call whose handler gave this response, whose values are skipped, not read.
     pub fn of_response(payload: &[u8]) -> Self {
         match (is_error(payload), is_tool_error(payload)) {
             (true, _) => Self::Error,

@@ -102,6 +102,11 @@ impl Stream {
         self.requests.open().next()
     }
 
+    /// Its requests whose response the store has not answered for.
+    fn unstored(&self) -> impl Iterator<Item = (&RequestId, &Asked, Outcome)> {
+        self.machine.waiting().filter_map(|event| self.requests.answered(event.token))
+    }
+
     /// When its call began, where this process knows.
     pub fn begun(&self) -> Option<Ms> {
         (self.begun != Ms::NEVER).then_some(self.begun)
@@ -403,11 +408,31 @@ impl Session {
         if end == SynthesizedEnd::SessionEnded { self.ends_because } else { end.into() }
     }
 
-    /// How many requests run, and since when the oldest of them does.
+    /// How many requests have no end, and since when the oldest of them runs. One whose response the store has not answered for
+    /// has none.
     pub fn running(&self) -> (usize, Ms) {
-        let of_streams = self.streams.values().filter(|stream| stream.running().is_some());
-        let began = of_streams.map(|stream| stream.begun).chain(self.outside.values().map(|(_, begun)| *begun));
-        (self.in_flight.len(), began.min().unwrap_or(Ms::NEVER))
+        if self.ended {
+            return (0, Ms::NEVER);
+        }
+        let (mut count, mut oldest) = (self.in_flight.len(), Ms::NEVER);
+        for stream in self.streams.values() {
+            let unstored = stream.unstored().count();
+            count += unstored;
+            if unstored > 0 || stream.running().is_some() {
+                oldest = oldest.min(stream.begun);
+            }
+        }
+        (count, self.outside.values().fold(oldest, |oldest, (_, begun)| oldest.min(*begun)))
+    }
+
+    /// The session has ended so, and nobody will hear what the store does with the responses that wait for it.
+    pub fn end_unstored(&mut self, end: SynthesizedEnd) {
+        let (outcome, cause) = (self.outcome(end), end.unstored_cause());
+        for (nonce, stream) in &self.streams {
+            let ended =
+                stream.unstored().map(|(id, asked, _)| stream.record(*nonce, id.clone(), asked.clone(), outcome));
+            self.over.extend(ended.map(|record| Box::new(Record { cause: Some(cause.into()), ..record })));
+        }
     }
 
     /// Ends a stream all of whose requests are answered or failed, when one failed. While others of a

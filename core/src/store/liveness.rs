@@ -38,26 +38,80 @@ pub fn next_beat(given: Instant, pause: Duration) -> Instant {
 #[derive(Debug, Default)]
 pub struct Reach {
     away: Trouble,
+    /// What makes it away: its operations fail, or it answers no sign of life. One that waits for a lock does the latter long
+    /// before it fails.
+    is_failing: AtomicBool,
+    is_silent: AtomicBool,
     refusing: Trouble,
 }
 
 impl Reach {
     /// The store was not reached, or refuses everything.
     pub fn lost(&self, why: &str) {
-        if self.away.seen_at(Instant::now()) {
-            tracing::warn!(
-                target: "tailrope", error = why,
-                "the event store is away: calls go on and their events wait, and if that lasts, further calls are refused"
-            );
+        if self.lost_at(Instant::now()) {
+            log_away(why);
+        } else if self.away.is_explained_now() {
+            tracing::warn!(target: "tailrope", error = why, "why the event store is away");
         }
+    }
+
+    fn lost_at(&self, now: Instant) -> bool {
+        self.is_failing.store(true, Ordering::Relaxed);
+        self.away.seen_at(now)
     }
 
     /// The store was reached.
     pub fn back(&self) {
-        if let Some(away_ms) = self.away.over_at(Instant::now()) {
+        self.is_failing.store(false, Ordering::Relaxed);
+        // Reads may go on where nothing is written. That the silence is over is seen by who looks.
+        if !self.is_silent.load(Ordering::Relaxed) {
+            self.tell_back(Instant::now());
+        }
+    }
+
+    /// For how long the store has answered no sign of life; none if it answers them. Nothing is logged: the caller may have locks.
+    pub(super) fn silent(&self, silent_ms: Option<u64>) {
+        self.silent_at(Instant::now(), silent_ms);
+    }
+
+    fn silent_at(&self, now: Instant, silent_ms: Option<u64>) {
+        self.is_silent.store(silent_ms.is_some(), Ordering::Relaxed);
+        if let Some(since) = silent_ms.and_then(|ms| now.checked_sub(Duration::from_millis(ms))) {
+            self.away.began_at(since);
+        }
+    }
+
+    /// Logs that the store is away, or that it is there again, where its silence shows that first.
+    pub(super) fn tell_away(&self) {
+        let now = Instant::now();
+        if !self.is_away() {
+            self.tell_back(now);
+        } else if self.tells_silence_at(now) {
+            log_away("it does not answer");
+        }
+    }
+
+    /// Whether the log is to say that it is away. Its next failure says why.
+    fn tells_silence_at(&self, now: Instant) -> bool {
+        self.is_silent.load(Ordering::Relaxed) && self.away.seen_at(now) && {
+            self.away.lock().is_unexplained = true;
+            true
+        }
+    }
+
+    fn tell_back(&self, now: Instant) {
+        if let Some(away_ms) = self.away.over_at(now) {
             let after_s = away_ms.div_ceil(1_000);
             tracing::warn!(target: "tailrope", away_ms, "the event store is back after {after_s} s");
         }
+    }
+
+    fn is_away(&self) -> bool {
+        self.is_failing.load(Ordering::Relaxed) || self.is_silent.load(Ordering::Relaxed)
+    }
+
+    fn away_at(&self, now: Instant) -> Option<u64> {
+        self.away.lasts_at(now).filter(|_| self.is_away())
     }
 
     /// The store has answered, and did not take what was to be stored.
@@ -72,7 +126,7 @@ impl Reach {
 
     /// Whether the log is to say so. Where the store is away it says that.
     fn refused_at(&self, now: Instant) -> bool {
-        self.away.lasts_at(now).is_none() && self.refusing.seen_at(now)
+        self.away_at(now).is_none() && self.refusing.seen_at(now)
     }
 
     /// The store has stored something, or has room again.
@@ -85,13 +139,20 @@ impl Reach {
 
     /// See [`EventStore::away_ms`](super::EventStore::away_ms).
     pub fn away_ms(&self) -> Option<u64> {
-        self.away.lasts_at(Instant::now())
+        self.away_at(Instant::now())
     }
 
     /// See [`EventStore::refused_ms`](super::EventStore::refused_ms).
     pub fn refused_ms(&self) -> Option<u64> {
         self.refusing.is_logged().then(|| self.refusing.lasts_at(Instant::now())).flatten()
     }
+}
+
+fn log_away(why: &str) {
+    tracing::warn!(
+        target: "tailrope", error = why,
+        "the event store is away: calls go on and their events wait, and if that lasts, further calls are refused"
+    );
 }
 
 /// Something that goes wrong for a while.
@@ -106,6 +167,8 @@ struct Trouble {
 struct Spell {
     since: Option<Instant>,
     is_logged: bool,
+    /// The log has said so, and not why.
+    is_unexplained: bool,
 }
 
 impl Trouble {
@@ -117,6 +180,18 @@ impl Trouble {
         now.saturating_duration_since(since) >= TROUBLE_AFTER && !std::mem::replace(&mut spell.is_logged, true)
     }
 
+    /// It has gone wrong since then.
+    fn began_at(&self, since: Instant) {
+        self.is_there.store(true, Ordering::Relaxed);
+        let mut spell = self.lock();
+        spell.since = Some(spell.since.map_or(since, |known| known.min(since)));
+    }
+
+    /// It is known why. Whether the log is to say that.
+    fn is_explained_now(&self) -> bool {
+        std::mem::take(&mut self.lock().is_unexplained)
+    }
+
     /// It went well. For how long it did not, if the log has said so.
     fn over_at(&self, now: Instant) -> Option<u64> {
         if !self.is_there.load(Ordering::Relaxed) {
@@ -124,7 +199,7 @@ impl Trouble {
         }
         let mut state = self.lock();
         self.is_there.store(false, Ordering::Relaxed);
-        let Spell { since, is_logged } = std::mem::take(&mut *state);
+        let Spell { since, is_logged, .. } = std::mem::take(&mut *state);
         since.filter(|_| is_logged).map(|since| ms(now.saturating_duration_since(since)))
     }
 
@@ -310,6 +385,36 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_is_silent_is_away_in_the_log_as_for_health_until_it_answers() {
+        let (reach, now) = (Reach::default(), Instant::now());
+        let at = |ms| now + Duration::from_millis(ms);
+        assert!(!reach.tells_silence_at(at(0)));
+        reach.silent_at(at(1_800), Some(1_800));
+        assert_eq!(reach.away_at(at(1_800)), Some(1_800));
+        assert_eq!([1_800, 1_900].map(|ms| reach.tells_silence_at(at(ms))), [true, false], "before anything failed");
+        let is_explained = |ms| !reach.lost_at(at(ms)) && reach.away.is_explained_now();
+        assert_eq!([5_000, 5_100, 9_000].map(is_explained), [true, false, false], "and why, when it is known");
+        assert_eq!(reach.away_at(at(9_000)), Some(9_000), "since one time");
+        reach.back();
+        assert_eq!(reach.away_at(at(9_500)), Some(9_500), "what reads is answered, and no sign of life");
+        reach.lost_at(at(9_600));
+        reach.silent_at(at(9_700), None);
+        assert_eq!(reach.away_at(at(9_700)), Some(9_700), "a sign is answered, and the next operation failed");
+        reach.back();
+        assert_eq!(
+            (reach.away_at(at(9_800)), reach.away.over_at(at(9_800))),
+            (None, None),
+            "the log has said that it is back"
+        );
+        // One that fails before it is silent.
+        assert_eq!([10_000, 10_600].map(|ms| reach.lost_at(at(ms))), [false, true]);
+        reach.silent_at(at(11_000), Some(1_500));
+        let lines = (reach.tells_silence_at(at(11_000)), reach.lost_at(at(11_100)), reach.away.is_explained_now());
+        assert_eq!(lines, (false, false, false), "one line");
+        assert_eq!(reach.away_at(at(11_000)), Some(1_500));
+    }
+
+    #[test]
     fn a_store_that_is_away_does_not_refuse_what_is_written() {
         let (reach, now) = (Reach::default(), Instant::now());
         let at = |ms| now + Duration::from_millis(ms);
@@ -317,7 +422,7 @@ mod tests {
         assert_eq!(reach.refused_ms(), None, "it may have been at fault itself");
         assert_eq!([600, 700].map(|ms| reach.refused_at(at(ms))), [true, false], "it is told once");
         assert_eq!(reach.refusing.over_at(at(900)), Some(900));
-        reach.away.seen_at(at(1_000));
+        reach.lost_at(at(1_000));
         assert_eq!([1_600, 9_000].map(|ms| reach.refused_at(at(ms))), [false, false], "its line says more");
     }
 

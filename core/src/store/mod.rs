@@ -362,6 +362,10 @@ pub trait EventStore: Send + Sync {
         None
     }
 
+    /// Logs what only looking shows: that the store is [away](Self::away_ms), or there again. The engine calls this about once a
+    /// second, without locks.
+    fn tell_away(&self) {}
+
     /// For how many milliseconds the store has refused what was to be stored, though it is there: its disk is full, for example.
     /// None while it stores. The call does not wait for the store.
     fn refused_ms(&self) -> Option<u64> {

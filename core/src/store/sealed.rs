@@ -472,6 +472,10 @@ impl EventStore for SealedStore {
         self.inner.away_ms()
     }
 
+    fn tell_away(&self) {
+        self.inner.tell_away();
+    }
+
     fn refused_ms(&self) -> Option<u64> {
         self.inner.refused_ms()
     }

@@ -321,18 +321,24 @@ impl<A: Application> Endpoint<A> {
 
     /// Answers a request for a session that is not served here.
     async fn elsewhere(self: &Arc<Self>, id: &str, parts: Parts, body: Bytes) -> Result<Answer, Refusal> {
-        let unknown = || Fault::SessionUnknown.refusal(&Dialect::NEUTRAL);
         if id.is_empty() {
             return Err(Fault::NotInitialize.refusal(&Dialect::NEUTRAL));
         }
+        let headers = Headers::of(&parts.headers);
+        let server = self.server(&parts);
+        let name = SessionId::new(&server, id);
+        let unknown = || {
+            self.sender(&parts).ask(|requester| {
+                let (head, server) = (headers.head(&parts), Some(&*server));
+                let request = exchange::Request { head, requester, server, body: &body };
+                self.host.engine.unknown_session(name, &request, &Dialect::NEUTRAL)
+            })
+        };
         if !self.host.engine.outlives_process() {
             return Err(unknown());
         }
-        let headers = Headers::of(&parts.headers);
         let last_event_id = headers.last_event_id.as_deref().filter(|_| parts.method == Method::GET);
         let principal = self.sender(&parts).principal().map_err(|_| unknown())?;
-        let server = self.server(&parts);
-        let name = SessionId::new(&server, id);
         let found = self.host.look_up(name, principal.as_ref(), last_event_id).await;
         let session = found.map_err(|error| {
             tracing::warn!(target: "tailrope", %error, "a session cannot be looked up");

@@ -8,7 +8,7 @@ use serde_json::json;
 use tailrope_core::engine::{
     COUNTERS, CallOutcome, CounterKind, NoWake, Options, OutgoingMessage, SessionHandle, Stats,
 };
-use tailrope_core::exchange::{Admission, Request, Requester, Terms};
+use tailrope_core::exchange::{Admission, Fault, Request, Requester, Terms};
 use tailrope_core::protocol::{Dialect, Head, Reason, Refusal};
 use tailrope_core::session::Weight;
 use tailrope_core::store::Limits;
@@ -17,7 +17,7 @@ use tracing::Level;
 use tracing::field::{Field, Visit};
 
 use crate::engine::lines::lines_of;
-use crate::kit::common::{Bench, NEW, OLD, id, resume, slow};
+use crate::kit::common::{Bench, NEW, OLD, SlowStore, check_sum, id, resume, slow};
 
 pub(crate) type Fields = BTreeMap<&'static str, String>;
 
@@ -120,6 +120,7 @@ fn only(outcome: CallOutcome, done: impl FnOnce() -> Called) -> Fields {
     let name = format!("calls_{}", outcome.as_str());
     let count = stats.entries().find(|(counter, _)| counter.name == name).map(|(_, value)| value);
     assert_eq!((count, stats.calls_running), (Some(1), 0), "{name}");
+    check_sum(&stats);
     for value in fields.values() {
         assert!(!value.contains(SECRET) && !value.contains("a-token"), "{fields:?}");
     }
@@ -236,6 +237,51 @@ fn a_call_that_ends_well_is_counted_and_has_a_record_if_every_call_has_one() {
     assert_eq!([&fields["connections"], &fields["resumes"]], ["2", "1"]);
 }
 
+/// A call whose response the store has not answered for.
+fn answered_late() -> (Called, Arc<SlowStore>) {
+    let (bench, store) = slow(Options::default());
+    let called = called_in(bench, NEW);
+    called.bench.advance(20);
+    store.set(true, false);
+    answer(&called.session, r#""result":{}"#);
+    check_sum(&called.bench.engine.stats());
+    assert_eq!(called.bench.engine.stats().calls_running, 1, "it has no end before the store has its response");
+    assert_eq!(called.bench.engine.stats().oldest_call_ms, 20);
+    (called, store)
+}
+
+#[test]
+fn a_call_whose_response_waits_for_the_store_when_its_session_ends_has_a_record() {
+    let answered = |succeeds: Option<bool>| {
+        let (called, store) = answered_late();
+        called.session.end();
+        if let Some(succeeds) = succeeds {
+            store.answer(succeeds);
+        }
+        called.bench.advance(60_000);
+        called
+    };
+    for succeeds in [None, Some(true), Some(false)] {
+        let fields = only(CallOutcome::SessionEnded, || answered(succeeds));
+        assert_eq!(fields["cause"], "the session ended before the event store had the response");
+    }
+    let fields = only(CallOutcome::Drained, || {
+        let (called, _store) = answered_late();
+        called.bench.engine.close();
+        called
+    });
+    assert_eq!(fields["cause"], "the server stopped before the event store had the response");
+    let mut stats = Stats::default();
+    let found = lines("call ended", || {
+        let (called, store) = answered_late();
+        store.answer(true);
+        called.session.end();
+        stats = called.bench.engine.stats();
+    });
+    assert_eq!((found, stats.calls_result), (Vec::new(), 1), "one that the store had before has ended well");
+    check_sum(&stats);
+}
+
 #[test]
 fn a_call_that_is_answered_in_json_has_a_record_too() {
     for (log_calls, text, outcome) in
@@ -275,6 +321,135 @@ fn refused_calls_are_counted_by_their_reason_and_their_lines_are_bounded() {
     let (level, fields) = &found[0];
     assert_eq!((*level, fields["outcome"].as_str(), fields["tool"].as_str()), (Level::WARN, "refused", "echo"));
     assert_eq!(fields["cause"], Reason::TooManyRequests.cause());
+}
+
+#[test]
+fn the_refusals_of_one_user_hide_neither_those_of_another_nor_those_of_another_reason() {
+    const BOB: Requester<'static> = Requester { named: Some("bob"), ..ALICE };
+    let end_all: [fn(&Bench); 3] =
+        [|bench| bench.engine.drain(Drain::after(1)), |bench| bench.engine.close(), |bench| bench.engine.release()];
+    for end in end_all {
+        let found = lines("call ended", || {
+            let bench = Bench::new(Options { max_requests_per_session: 1, ..Options::default() });
+            let sessions = [("s", ALICE), ("t", BOB)].map(|(id, user)| {
+                let session = bench.session(id, NEW);
+                session.claim(&user).unwrap();
+                let connection = session.open(&admit(&session, &tool_call(1), user), false, Arc::new(NoWake), 0);
+                (session, user, connection)
+            });
+            let refuse = |(session, user, _): &(SessionHandle, Requester<'_>, _), number: i64| {
+                let admission = admit(session, &tool_call(number), *user);
+                session.open(&admission, false, Arc::new(NoWake), 0).expect_err("one runs")
+            };
+            (0..5).for_each(|_| assert_eq!(refuse(&sessions[0], 2).reason, Reason::TooManyRequests));
+            assert_eq!(refuse(&sessions[1], 3).reason, Reason::TooManyRequests);
+            bench.engine.tick();
+            end(&bench);
+        });
+        let refused = found.iter().filter(|(_, fields)| fields["outcome"] == "refused");
+        let said: Vec<_> =
+            refused.map(|(_, fields)| (fields["user"].as_str(), fields.get("repeated").map(String::as_str))).collect();
+        let alice = ("alice", None);
+        assert_eq!(said, [alice, alice, alice, ("bob", None), ("alice", Some("2"))], "and all before the process ends");
+    }
+    let found = lines("call ended", || {
+        let bench = Bench::new(Options { max_requests_per_session: 2, ..Options::default() });
+        let session = bench.session("s", NEW);
+        let open = |number| {
+            let admission = admit(&session, &tool_call(number), Requester::default());
+            session.open(&admission, false, Arc::new(NoWake), 0)
+        };
+        let _first = open(1).expect("it may begin");
+        (0..5).for_each(|_| assert_eq!(open(1).expect_err("it runs").reason, Reason::DuplicateId));
+        let _second = open(2).expect("it may begin");
+        assert_eq!(open(3).expect_err("two run").reason, Reason::TooManyRequests);
+        bench.engine.close();
+    });
+    let causes = found.iter().filter(|(_, fields)| fields["outcome"] == "refused").map(|(_, fields)| &*fields["cause"]);
+    let (running, many) = (Reason::DuplicateId.cause(), Reason::TooManyRequests.cause());
+    assert_eq!(causes.collect::<Vec<_>>(), [running, running, running, many, running]);
+}
+
+/// A request of this head and body to a session.
+fn asked(session: &SessionHandle, head: Head<'_>, requester: Requester<'_>, body: &str) -> Result<Admission, Refusal> {
+    let request = Request { head, requester, body: body.as_bytes(), ..Request::default() };
+    session.admit(&request, &Terms::default())
+}
+
+#[test]
+fn a_request_that_is_refused_before_it_is_a_call_has_a_line_that_says_whose_it_was_and_why() {
+    const BOB: Requester<'static> = Requester { named: Some("bob"), ..ALICE };
+    let mut refused = 0;
+    let found = lines("request refused", || {
+        let bench = Bench::new(Options { max_sessions: 1, max_sessions_per_principal: 1, ..Options::default() });
+        let session = bench.session("s", NEW);
+        session.claim(&ALICE).unwrap();
+        let post = Head {
+            method: "POST",
+            accept: Some("application/json, text/event-stream"),
+            content_type: Some("application/json"),
+            protocol_version: Some("2025-11-25"),
+            session_id: Some("s"),
+            last_event_id: None,
+        };
+        let call = tool_call(1);
+        for (head, who, body) in [
+            (post, BOB, &*call),
+            (Head { accept: Some("text/html"), ..post }, ALICE, &*call),
+            (post, ALICE, "{a secret of the payload"),
+            (Head { session_id: Some("other"), ..post }, ALICE, &*call),
+            (Head { method: "A-SECRET", ..post }, ALICE, ""),
+        ] {
+            asked(&session, head, who, body).expect_err("it is refused");
+        }
+        let admitted = |head| asked(&session, head, ALICE, "").expect("it is a request");
+        let lost = admitted(Head { method: "GET", last_event_id: Some("nonsense"), ..post });
+        session.open(&lost, false, Arc::new(NoWake), 0).expect_err("no id of ours");
+        let _running = session.open(&admit(&session, &tool_call(2), ALICE), false, Arc::new(NoWake), 0);
+        let second = bench.session("t", NEW);
+        second.claim(&ALICE).unwrap();
+        try_admit(&second, &tool_call(3), ALICE).expect_err("one is open, and runs");
+        // A host answers these by itself, and what the engine has counted only once.
+        let outside = Fault::NotInitialize.refusal(&Dialect::NEUTRAL);
+        bench.engine.refused(&outside);
+        let nobodys = Request { head: post, requester: BOB, body: call.as_bytes(), ..Request::default() };
+        let unknown = bench.engine.unknown_session("nobody's".into(), &nobodys, &Dialect::NEUTRAL);
+        assert_eq!((unknown.status, unknown.is_counted), (404, true));
+        bench.engine.refused(&asked(&session, post, BOB, "[]").expect_err("it is alice's"));
+        let stats = bench.engine.stats();
+        refused =
+            stats.entries().filter(|(counter, _)| counter.name.starts_with("refused_")).map(|(_, value)| value).sum();
+    });
+    let said = |name: &'static str| found.iter().map(move |(_, fields)| fields.get(name).map(String::as_str));
+    let reasons = [
+        "unknown_session",
+        "bad_request",
+        "bad_request",
+        "unknown_session",
+        "bad_request",
+        "unknown_cursor",
+        "too_many_sessions",
+        "bad_request",
+        "unknown_session",
+        "unknown_session",
+    ];
+    assert_eq!(said("reason").flatten().collect::<Vec<_>>(), reasons);
+    assert_eq!(refused, 10, "what is counted has a line");
+    let users = [Some("bob"), Some("alice"), Some("alice"), Some("alice")];
+    assert_eq!(said("user").take(4).collect::<Vec<_>>(), users);
+    assert_eq!(said("tool").take(3).collect::<Vec<_>>(), [Some("echo"), Some("echo"), None]);
+    assert_eq!(said("method").take(2).flatten().collect::<Vec<_>>(), ["tools/call", "tools/call"]);
+    let of_nobodys = &found[8].1;
+    assert!(of_nobodys["session"].len() == 32 && of_nobodys["user"] == "bob" && of_nobodys["tool"] == "echo");
+    assert_eq!(said("http").collect::<Vec<_>>()[4..6], [Some("other"), Some("GET")]);
+    assert!(said("outcome").all(|outcome| outcome == Some("refused")) && said("status").all(|status| status.is_some()));
+    for (level, fields) in &found {
+        let is_ours = fields["reason"] == "too_many_sessions";
+        assert_eq!(*level, if is_ours { Level::WARN } else { Level::INFO }, "{fields:?}");
+        let is_told =
+            |value: &String| value.contains(SECRET) || value.contains("a-token") || value.contains("A-SECRET");
+        assert!(!fields.values().any(is_told), "{fields:?}");
+    }
 }
 
 #[test]

@@ -148,3 +148,56 @@ fn a_task_that_waits_for_its_client_has_its_record_where_it_goes_on() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].1["outcome"], "cancelled");
 }
+
+/// What the end of a drain says, after `done` with the process that has the task and one beside it.
+fn drained(text: &'static str, done: impl FnOnce(&Bench, &Caller)) -> (Level, [String; 3]) {
+    let mut found = lines(text, || {
+        let fleet = Fleet::new(2);
+        let caller = open_as(&fleet.benches[0], ALICE);
+        let _task = caller.become_task(&fleet.benches[0]);
+        done(&fleet.benches[0], &caller);
+        fleet.benches[0].engine.tell_drained();
+    });
+    assert_eq!(found.len(), 1, "once: {found:?}");
+    let (level, fields) = found.pop().unwrap();
+    (level, ["calls_done", "calls_ended", "tasks_handed_over"].map(|name| fields[name].clone()))
+}
+
+#[test]
+fn a_drain_says_what_became_of_tasks() {
+    const CUT: &str = "drained, and calls that were still running get an error";
+    let numbers = |numbers: [u64; 3]| numbers.map(|number| number.to_string());
+    let told_before = drained(CUT, |bench, _| {
+        bench.engine.drain(Drain::after(100));
+        assert_eq!(bench.engine.drained(Some(1_000)), None, "a task runs");
+        bench.advance(1_000);
+        assert_eq!(bench.engine.drained(Some(1_000)), Some(false));
+        bench.engine.close();
+    });
+    assert_eq!(told_before, (Level::WARN, numbers([0, 1, 0])));
+    let told_after = drained(CUT, |bench, _| {
+        bench.engine.drain(Drain::after(100));
+        bench.engine.close();
+    });
+    assert_eq!(told_after, (Level::WARN, numbers([0, 1, 0])));
+    let by_its_host = drained(CUT, |bench, caller| {
+        let _other = open_as(bench, ALICE);
+        caller.call.drain();
+        caller.call.drain();
+        caller.call.leave();
+    });
+    assert_eq!(by_its_host, (Level::WARN, numbers([0, 1, 0])), "what another server of the process runs goes on");
+    let done = drained("drained", |bench, caller| {
+        bench.engine.drain(Drain::after(100));
+        caller.answer(0, &json!({"content": []}));
+        bench.advance(100);
+    });
+    assert_eq!(done, (Level::INFO, numbers([1, 0, 0])));
+    let left = drained("drained", |bench, caller| {
+        let asked = json!({"method": "elicitation/create", "params": {"message": "name?"}});
+        caller.answer(0, &json!({"resultType": "input_required", "inputRequests": {"q": asked}}));
+        bench.engine.drain(Drain::after(100));
+        bench.advance(100);
+    });
+    assert_eq!(left, (Level::INFO, numbers([0, 0, 1])));
+}

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::kit::common::{Bench, NEW, SlowStore, frames, notification, read_now, response};
+use crate::kit::common::{Bench, NEW, SlowStore, check_sum, frames, notification, read_now, response};
 use crate::kit::dice::Dice;
 use serde_json::{Value, json};
 use tailrope_core::engine::{Connection, EngineError, NoWake, Options, OutgoingMessage, Sent, SessionHandle};
@@ -93,6 +93,7 @@ impl World {
     }
 
     pub(crate) fn step(&mut self) {
+        check_sum(&self.bench.engine.stats());
         let stream = self.dice.place(STREAMS);
         match self.dice.place(16) {
             0..=4 => {

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tailrope_core::Ms;
 use tailrope_core::engine::{
-    Clock, Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll, RandomSource, Sent,
-    SessionHandle, Wake,
+    CallOutcome, Clock, Connection, Engine, EngineError, ManualClock, NoWake, Options, OutgoingMessage, Poll,
+    RandomSource, Sent, SessionHandle, Stats, Wake,
 };
 use tailrope_core::log_lines::{Level, Line, LineSink, send_lines};
 use tailrope_core::protocol::{Dialect, EventId, RequestId, Revision};
@@ -535,6 +535,14 @@ pub(crate) fn ask(session: &SessionHandle, number: i64, question: &str) -> Resul
 pub(crate) fn slow(options: Options) -> (Bench, Arc<SlowStore>) {
     let store = SlowStore::new(Limits::default());
     (Bench::new(Options { store: Some(Arc::clone(&store) as _), ..options }), store)
+}
+
+/// Each call that has begun runs, or has had its end.
+pub(crate) fn check_sum(stats: &Stats) {
+    let is_end =
+        |name: &str| CallOutcome::ALL.iter().any(|outcome| name.strip_prefix("calls_") == Some(outcome.as_str()));
+    let ended: u64 = stats.entries().filter(|(counter, _)| is_end(counter.name)).map(|(_, value)| value).sum();
+    assert_eq!(stats.calls_begun, stats.calls_running + ended, "{stats:?}");
 }
 
 pub(crate) fn unused(bench: &Bench) {

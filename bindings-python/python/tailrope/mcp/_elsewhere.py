@@ -91,6 +91,18 @@ async def serve(runtime: Runtime, manager: Any, session_id: str, scope: Scope, r
     return True
 
 
+def note_unknown(runtime: Runtime, session_id: str, scope: Scope) -> None:
+    """The SDK answers that there is no such session, which its log does not say."""
+    try:
+        who = requester(scope, runtime)
+    except Exception:
+        # The option's function fails: it names nobody.
+        who = (None, None)
+    server = _server.of_scope(runtime, scope)
+    named = (*who, log_user(scope, runtime))
+    runtime.engine.unknown_session(session_id, server, scope["method"], scope["headers"], *named, _sdk.MAJOR)
+
+
 async def _look_up(runtime: Runtime, here: Loop, session_id: str, scope: Scope, who: Requester) -> Session | None:
     """The session, if the store has it for this principal.
 

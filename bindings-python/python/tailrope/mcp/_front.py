@@ -67,6 +67,7 @@ class _Front:
                 return
             # It may have begun to go on here since it was looked up.
             if not await _adopting.settled(self._manager, scope):
+                _elsewhere.note_unknown(runtime, session_id, scope)
                 break
         named = None
         if scope["type"] == "http" and scope["method"] == "POST" and not self._manager.stateless:

@@ -45,13 +45,7 @@ impl Change<'_> {
         match EventId::parse(last_event_id) {
             None => {
                 Counters::add(&self.cell.shared.counters.resumes_refused, 1);
-                log_later!(
-                    self,
-                    INFO,
-                    [cursor = shown(last_event_id).to_owned()],
-                    ?cursor,
-                    "resume refused: no event id of ours"
-                );
+                log_later!(self, DEBUG, [cursor = shown(last_event_id).to_owned()], ?cursor, "no event id of ours");
                 Err(self.cell.dialect.wording.not_resumable())
             }
             Some(EventId::Tombstone(nonce, origin)) => {

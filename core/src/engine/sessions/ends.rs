@@ -210,6 +210,7 @@ impl Cell {
             for id in open {
                 change.send_last(id, &unborn, end);
             }
+            change.state.session.end_unstored(end);
             // Nobody waits any more for what was asked of the store, even for the last bytes.
             self.renounce(change.state);
             change.state.questions.clear();

@@ -83,7 +83,7 @@ impl SessionHandle {
     /// The [`Refusal`] to answer with if nobody can tell whose request it is.
     pub fn claim(&self, requester: &Requester<'_>) -> Result<(), Refusal> {
         let principal = self.cell.shared.principal_of(requester);
-        let principal = principal.map_err(|_| self.counted(Fault::Unidentified.refusal(self.cell.dialect)))?;
+        let principal = principal.map_err(|_| self.not_claimed(Fault::Unidentified.refusal(self.cell.dialect)))?;
         let user = User::of(requester);
         self.cell.change_or((), |change| {
             change.state.user = user;
@@ -151,11 +151,7 @@ impl SessionHandle {
     pub fn admit(&self, request: &Request<'_>, terms: &Terms<'_>) -> Result<Admission, Refusal> {
         let checked = self.check_requester(request);
         let admitted = checked.and_then(|()| self.cell.admit(&request.head, request.body, terms));
-        admitted.map_err(|refusal| self.counted(refusal))
-    }
-
-    fn counted(&self, refusal: Refusal) -> Refusal {
-        self.cell.shared.counters.counted(refusal)
+        admitted.map_err(|refusal| self.not_admitted(refusal, request))
     }
 
     /// Takes the session's place among the open sessions. The idlest session of the same principal may have to give way
@@ -186,13 +182,13 @@ impl SessionHandle {
         let (revision, initialize) = (admission.revision(), admission.initialize());
         if let Some(last_event_id) = admission.last_event_id() {
             let resumed = self.resume(last_event_id, revision, wake, key);
-            return resumed.map_err(|refusal| self.counted(refusal));
+            return resumed.map_err(|refusal| self.not_opened(refusal));
         }
         if let Some(revision) = revision.filter(|_| initialize.is_none()) {
             self.assume_revision(revision);
         }
         let opened = match (admission.action(), &*admission.requests()) {
-            (Action::Listen, _) => self.listen(wake, key),
+            (Action::Listen, _) => return self.listen(wake, key).map_err(|refusal| self.not_opened(refusal)),
             (Action::Call, requests) => {
                 let envelopes = admission.envelopes();
                 let pace = self.cell.shared.options.paces.of_call(envelopes).filter(|_| !json_response);
@@ -202,7 +198,7 @@ impl SessionHandle {
             }
             (action, _) => panic!("a {action:?} opens no connection"),
         };
-        let opened = opened.map_err(|refusal| self.counted(refusal));
+        let opened = opened.map_err(|refusal| self.cell.shared.counters.counted(refusal));
         if opened.is_ok() && admission.lasting().next().is_some() {
             self.cell.change_or((), |change| change.note(admission));
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::engine::Engine;
 use crate::engine::connections::Wake;
 use crate::engine::sessions::cell::{Names, User};
-use crate::engine::shared::Shared;
+use crate::engine::shared::{Shared, lock};
 use crate::engine::stats::Counters;
 use crate::engine::tasks::cell::{CallCell, Queued};
 use crate::engine::tasks::ended::Calling;
@@ -212,7 +212,12 @@ impl TaskCall {
 
     /// The host stops: once the task waits for its client alone, it is left to other processes.
     pub fn drain(&self) {
-        self.0.drain();
+        let (cell, shared) = (&self.0, &self.0.shared);
+        let is_counted = shared.is_forked() || lock(&shared.draining).is_some() || lock(&cell.state).is_draining;
+        if !is_counted {
+            shared.drained.begin(shared.clock.now(), usize::from(cell.runs_since().is_some()));
+        }
+        cell.drain();
     }
 
     /// The host serves the call no more: it has no result. If the store outlives the process, others read that, or go on with the

@@ -38,7 +38,10 @@ impl CallChange<'_> {
             self.stop_writing();
             self.release();
             shared.expire_task(self.cell, epoch, retention_ms);
-        } else if self.state.machine.has_given_up() || (is_for_others && shared.store.outlives_process()) {
+        } else if self.state.machine.has_given_up() {
+            self.let_go();
+        } else if is_for_others && shared.store.outlives_process() {
+            shared.drained.add(|tally| tally.tasks_handed_over += 1);
             self.let_go();
         }
     }
@@ -79,17 +82,23 @@ impl CallChange<'_> {
         }
     }
 
+    /// The process goes away before the call has ended.
+    fn note_cut(&mut self) {
+        self.cell.shared.drained.add(|tally| tally.ended += 1);
+        self.note_end(Outcome::Drained, None);
+    }
+
     pub(super) fn leave(&mut self) -> bool {
         self.state.guest = None;
         if self.state.place == Place::Nowhere && !self.state.machine.is_over() {
-            self.note_end(Outcome::Drained, None);
+            self.note_cut();
         }
         if self.state.place != Place::Here {
             return false;
         }
         let fails = self.state.machine.task().is_some_and(|task| task.owner_lost(self.now.unix_ms).is_some());
         if fails {
-            self.note_end(Outcome::Drained, None);
+            self.note_cut();
         }
         if self.cell.shared.store.outlives_process() {
             self.write_last_word();

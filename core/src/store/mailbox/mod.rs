@@ -317,7 +317,7 @@ impl Mailbox {
             tracing::error!(target: "tailrope", %error, repeated, "event store did not do what it was told");
         });
         let now = Ms(u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let bounded = Bounded { kind: "a refusal", burst: BURST, line };
+        let bounded = Bounded { kind: "a refusal", whose: None, burst: BURST, line };
         let due = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).take(now, bounded);
         if let Some((line, before)) = due {
             line(before);

@@ -234,7 +234,13 @@ impl<B: Backend> EventStore for Queued<B> {
     }
 
     fn away_ms(&self) -> Option<u64> {
-        self.mailbox.reach.away_ms().max(self.call(None, B::silent_ms))
+        self.mailbox.reach.silent(self.call(None, B::silent_ms));
+        self.mailbox.reach.away_ms()
+    }
+
+    fn tell_away(&self) {
+        self.mailbox.reach.silent(self.call(None, B::silent_ms));
+        self.mailbox.reach.tell_away();
     }
 
     fn refused_ms(&self) -> Option<u64> {
