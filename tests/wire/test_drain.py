@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import sqlite3
 import time
 from collections import Counter
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -122,6 +124,35 @@ async def test_f44_a_drain_is_paced_by_its_options_and_says_what_it_came_to(farm
         log = await server.logged("calls_ended=1")
         assert re.search(r"took_ms=\d+.* calls_done=1 calls_ended=1 sessions_handed_over=0", log), log
         draining.cancel()
+    finally:
+        server.stop()
+
+
+@pytest.mark.ours
+async def test_f44_a_process_whose_store_takes_nothing_ends_in_time(kind: Kind, tmp_path: Path) -> None:
+    server = start(kind, f"sqlite:{tmp_path / 'events.db'}", engine={**NEVER_LOST, "drain_within_ms": 1_000})
+    try:
+        name = gate()
+        new, old = [await server.peer(revision) for revision in (NEWEST, OLD[0])]
+        steps = {"steps": ["emit 1", f"gate {name}", "return x"]}
+        calls = [await peer.call("script", steps) for peer in (new, old)]
+        for call in calls:
+            await call.some(1)
+        with closing(sqlite3.connect(tmp_path / "events.db", isolation_level=None)) as locking:
+            locking.execute("BEGIN IMMEDIATE")
+            await server.open(name)
+            await server.until_stats(lambda stats: stats["calls_running"] == 0)
+            server.process.send_signal(signal.SIGTERM)
+            events = await calls[0].rest(ENDS_S)
+            assert results(events) == [] and events[-1].retry is not None
+            [error] = results(await calls[1].rest(ENDS_S))
+            assert error["message"] == "The response could not be stored"
+            code = await asyncio.to_thread(server.exit_code, ENDS_S)
+            assert code in (0, -signal.SIGTERM, 128 + signal.SIGTERM), server.log()
+        log = server.log()
+        assert len(re.findall("outcome=store_refused", log)) == len(calls), log
+        drained = re.findall(r"calls_done=(\d+) calls_ended=(\d+)", log)
+        assert [sum(map(int, counts)) for counts in zip(*drained, strict=True)] == [0, len(calls)], log
     finally:
         server.stop()
 

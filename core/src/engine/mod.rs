@@ -347,7 +347,7 @@ impl Engine {
             return;
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
-        let running = cells.iter().map(|cell| cell.look_or(0, |state| state.session.in_flight())).sum();
+        let running = cells.iter().map(|cell| cell.look_or(0, |state| state.session.unsettled())).sum();
         self.0.drained.tell(self.0.clock.now(), running);
     }
 
