@@ -15,6 +15,7 @@ mod engine {
     mod ahead;
     mod answers;
     mod call_records;
+    mod drain_ends;
     mod failovers;
     mod greetings;
     mod host_store;

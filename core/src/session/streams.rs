@@ -12,9 +12,7 @@ use super::requests::Requests;
 use super::{About, Asked, CallPace, Counts, Outcome, Record, Session, Steps, TraceParent};
 use crate::Ms;
 use crate::protocol::{Envelope, IdEncoder, Origin, RequestId, Revision, StreamNonce};
-use crate::stream::{
-    Chain, ConnectionId, Drain, Follow, Input, Machine, Output, Outputs, Refused, Spread, StreamRules,
-};
+use crate::stream::{Chain, ConnectionId, Follow, Input, Machine, Output, Outputs, Refused, Spread, StreamRules};
 
 /// A stream with what the protocol adds to its machine.
 #[derive(Debug)]
@@ -90,6 +88,12 @@ impl Stream {
     /// Whether all that the stream's requests get is one response.
     pub fn has_one_response(&self) -> bool {
         self.requests.is_only_answered()
+    }
+
+    /// Its requests whose responses the store has not taken, with what they asked for.
+    pub(super) fn unstored(&self) -> impl Iterator<Item = (&RequestId, &Asked)> {
+        let answered = self.machine.waiting().filter_map(|event| self.requests.answered(event.token));
+        answered.map(|(id, asked, _)| (id, asked))
     }
 
     /// What log lines call it: its request, and the tool that this calls.
@@ -459,46 +463,20 @@ impl Session {
     /// Ends the session: every open request gets its end, every connection closes.
     pub fn end(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Steps) {
         self.ended = true;
+        self.note_unstored(end);
         self.end_requests(now, end, out);
         self.in_flight.clear();
         self.questions.clear();
     }
 
     /// Ends every request in flight.
-    fn end_requests(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Steps) {
+    pub(super) fn end_requests(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Steps) {
         let is_unfinished = |stream: &Stream| stream.requests.open().next().is_some();
         let unfinished: Vec<StreamNonce> =
             self.streams.iter().filter(|(_, stream)| is_unfinished(stream)).map(|(nonce, _)| *nonce).collect();
         for nonce in unfinished {
             self.end_stream(now, nonce, end, out);
         }
-    }
-
-    /// Closes every connection that may be closed early, now and from now on, because the process is going away.
-    pub fn drain(&mut self, now: Ms, drain: Drain, out: &mut Steps) {
-        self.draining = Some(drain);
-        let nonces: Vec<StreamNonce> = self.streams.keys().copied().collect();
-        for nonce in nonces {
-            let _ = self.handle(now, nonce, Input::Drain(drain), out);
-        }
-    }
-
-    /// The calls of a session whose connections must not be closed early get an error: the process waits no longer.
-    pub fn end_drain(&mut self, now: Ms, out: &mut Steps) {
-        if !self.rules().early_close {
-            self.end_requests(now, SynthesizedEnd::Draining, out);
-        }
-    }
-
-    /// Whether a drain has begun.
-    pub fn is_draining(&self) -> bool {
-        self.draining.is_some()
-    }
-
-    /// Whether a call may begin: in a drain only one whose client can be told to come back for the answer. Any other is sent
-    /// again elsewhere, and would run twice (F-44). No session begins: its client would wait for one that is going away.
-    pub fn may_begin(&self, is_initialize: bool, is_json: bool) -> bool {
-        self.draining.is_none() || (self.rules().early_close && !is_json && !is_initialize)
     }
 
     /// Lets every stream whose time has come act.
