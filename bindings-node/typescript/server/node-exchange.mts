@@ -3,8 +3,17 @@ import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:
 
 import type { Body, Connection, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
-import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo, Sink, SinkListener } from './exchange.mjs';
+import { bodyOfChunks, bytesOf, handBody, type ReadBody, readRequest } from './body.mjs';
+import type {
+  AnswerContext,
+  Exchange,
+  FetchOptions,
+  Handlers,
+  OpenAnswer,
+  RequestInfo,
+  Sink,
+  SinkListener,
+} from './exchange.mjs';
 import { headOf } from './head.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { hostOf, requestInfoOf, requestWhenRead, type WebHead, webHead } from './web-request.mjs';
@@ -15,7 +24,11 @@ export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown; origi
 export class NodeExchange implements Exchange {
   readonly face = 'node';
   #req: Incoming;
+  /** Its body. */
+  #stream: Incoming;
   #res: ServerResponse;
+  /** What the body is read from, where others have made another request. */
+  #made: Request | undefined;
   /** Some of the body is left on the connection. */
   #isUnread = false;
   parsedBody: unknown;
@@ -25,6 +38,7 @@ export class NodeExchange implements Exchange {
 
   constructor(req: Incoming, res: ServerResponse, parsedBody?: unknown) {
     this.#req = req;
+    this.#stream = req;
     this.#res = res;
     this.parsedBody = parsedBody;
   }
@@ -85,7 +99,10 @@ export class NodeExchange implements Exchange {
   }
 
   readBody(maxBytes: number): ReadBody | Promise<ReadBody> {
-    const req = this.#req;
+    if (this.#made !== undefined) {
+      return readRequest(this.#made, maxBytes);
+    }
+    const req = this.#stream;
     if (Number(req.headers['content-length']) > maxBytes) {
       return this.#refuseRest();
     }
@@ -158,6 +175,37 @@ export class NodeExchange implements Exchange {
     return new NodeSink(this.#res);
   }
 
+  /** The same exchange, as it comes out of what others have put around a transport of node:http. */
+  handedOnBy(req: Incoming, res: ServerResponse, parsedBody: unknown): void {
+    this.#req = req;
+    this.#stream = req;
+    this.#res = res;
+    handBody(this, parsedBody);
+  }
+
+  handedOn(request: Request, { authInfo, parsedBody }: FetchOptions, passed = request): void {
+    const incoming = incomingOf(passed);
+    if (incoming !== undefined) {
+      this.#req = incoming;
+      this.#stream = incoming;
+    }
+    const req = this.#req;
+    handBody(this, parsedBody);
+    if (request !== passed) {
+      const { method, url, headers } = request;
+      const { pathname, search } = new URL(url);
+      this.#made = request;
+      this.#req = changed(req, {
+        method,
+        url: pathname + search,
+        headers: Object.fromEntries(headers),
+        auth: authInfo,
+      });
+    } else if (authInfo !== req.auth) {
+      this.#req = changed(req, { auth: authInfo });
+    }
+  }
+
   handTo({ node }: Handlers): Promise<void> {
     return node(this.#req, this.#res, this.parsedBody);
   }
@@ -186,6 +234,19 @@ export class NodeExchange implements Exchange {
   requestInfo(): RequestInfo {
     return requestInfoOf(this.#req);
   }
+}
+
+/** What hono, in the SDKs' transports, has made a request of. */
+function incomingOf(request: Request): Incoming | undefined {
+  const key = Object.getOwnPropertySymbols(request).find(({ description }) => description === 'incomingKey');
+  return key && Reflect.get(request, key);
+}
+
+/** A request in which some members are others. */
+function changed(req: Incoming, members: Partial<Incoming>): Incoming {
+  return new Proxy(req, {
+    get: (req, name) => Reflect.get(Object.hasOwn(members, name) ? members : req, name),
+  });
 }
 
 class NodeSink implements Sink {

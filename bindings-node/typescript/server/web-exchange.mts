@@ -1,7 +1,7 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
 import type { Body, Connection, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
+import { handBody, type ReadBody, readRequest } from './body.mjs';
 import type {
   AnswerContext,
   Exchange,
@@ -91,35 +91,8 @@ export class WebExchange implements Exchange {
     return headOf(this.method, accept, contentType, protocolVersion, sessionId, lastEventId);
   }
 
-  async readBody(maxBytes: number): Promise<ReadBody> {
-    if (Number(this.header('content-length')) > maxBytes) {
-      return { tooLarge: true };
-    }
-    const { body } = this.#request;
-    if (!body || body.locked) {
-      // Something in front of us has read it.
-      return { text: '' };
-    }
-    const reader = body.getReader();
-    const chunks: Uint8Array[] = [];
-    let size = 0;
-    try {
-      for (;;) {
-        const { done, value } = await reader.read();
-        if (done) {
-          return { text: bodyOfChunks(chunks) };
-        }
-        const bytes = bytesOf(value);
-        size += bytes.length;
-        if (size > maxBytes) {
-          reader.cancel().catch(() => {});
-          return { tooLarge: true };
-        }
-        chunks.push(bytes);
-      }
-    } catch {
-      return { gone: true };
-    }
+  readBody(maxBytes: number): Promise<ReadBody> {
+    return readRequest(this.#request, maxBytes);
   }
 
   whole(status: number, headers: Record<string, string>, body = ''): void {
@@ -143,6 +116,12 @@ export class WebExchange implements Exchange {
 
   respond(response: Response): void {
     this.#answered.resolve(response);
+  }
+
+  handedOn(request: Request, options: FetchOptions): void {
+    this.#request = request;
+    this.#options = options;
+    handBody(this, options.parsedBody);
   }
 
   async handTo({ fetch }: Handlers): Promise<void> {
