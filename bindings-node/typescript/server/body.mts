@@ -4,6 +4,7 @@ import { isUtf8 } from 'node:buffer';
 import type { Body } from '../native.mjs';
 import type { Exchange } from './exchange.mjs';
 
+const encoder = new TextEncoder();
 const DEFAULT_MAX_BODY_BYTES = 4 << 20;
 
 /** What came of reading a body: it, or that it is too large, or that the peer left. */
@@ -104,6 +105,11 @@ export async function readRequest({ headers, body }: Request, maxBytes: number):
   } catch {
     return { gone: true };
   }
+}
+
+/** What is written, as bytes that share no memory with others: who gets them may take the memory. */
+export function encoded(data: string | Uint8Array): Uint8Array {
+  return typeof data === 'string' ? encoder.encode(data) : data;
 }
 
 /** Whether a body is text, as JSON has to be. */

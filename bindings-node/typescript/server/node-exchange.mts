@@ -1,9 +1,11 @@
 // One HTTP exchange of node:http: what is read from an IncomingMessage and written to a ServerResponse.
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
 
+import { describe } from '../host.mjs';
 import type { Body, Connection, Head, Requester } from '../native.mjs';
+import { writeLogOnce } from '../runtime.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyOfChunks, bytesOf, handBody, type ReadBody, readRequest } from './body.mjs';
+import { bodyOfChunks, bytesOf, encoded, handBody, type ReadBody, readRequest } from './body.mjs';
 import type {
   AnswerContext,
   Exchange,
@@ -160,8 +162,10 @@ export class NodeExchange implements Exchange {
     try {
       const closes = this.#isUnread && this.#req.httpVersionMajor < 2;
       writeWhole(this.#res, status, { ...headers, ...(closes && { connection: 'close' }) }, body);
-    } catch {
-      // There is an answer, or nobody to get one.
+    } catch (error) {
+      if (!(error instanceof Answered)) {
+        breakOff(this.#res, error);
+      }
     }
   }
 
@@ -252,6 +256,7 @@ function changed(req: Incoming, members: Partial<Incoming>): Incoming {
 class NodeSink implements Sink {
   #res: ServerResponse;
   #forget: (() => void) | undefined;
+  #isBegun = false;
 
   constructor(res: ServerResponse) {
     this.#res = res;
@@ -278,21 +283,35 @@ class NodeSink implements Sink {
   }
 
   write(data: string | Uint8Array): boolean {
-    const res: Partial<ServerResponse> & Pick<ServerResponse, 'write'> = this.#res;
-    if (res.socket) {
-      return res.write(data);
+    try {
+      return this.#write(encoded(data));
+    } catch (error) {
+      breakOff(this.#res, error);
+      throw error;
     }
-    // What has no socket may write later, where nothing could catch that its peer is gone: now. Some say nothing of their readers.
+  }
+
+  #write(bytes: Uint8Array): boolean {
+    const res: Partial<ServerResponse> & Pick<ServerResponse, 'write'> = this.#res;
+    // Some say nothing of their readers.
+    if (res.socket) {
+      return res.write(bytes) !== false;
+    }
+    // What has no socket may write later, where nothing could catch that its peer is gone: now. Some want their head alone for that.
+    if (!this.#isBegun) {
+      this.#isBegun = true;
+      res.flushHeaders?.();
+    }
     res.cork?.();
     try {
-      return res.write(data) !== false;
+      return res.write(bytes) !== false;
     } finally {
       res.uncork?.();
     }
   }
 
   end(data?: string | Uint8Array): void {
-    this.#res.end(data);
+    end(this.#res, data);
   }
 
   whole(status: number, headers: Record<string, string>, data: string | Uint8Array = ''): void {
@@ -300,21 +319,54 @@ class NodeSink implements Sink {
   }
 
   fail(): void {
-    this.#res.destroy();
+    destroy(this.#res);
   }
 
   release(): void {
-    this.#forget?.();
+    try {
+      this.#forget?.();
+    } catch {
+      // What still listens hears of an answer that is over.
+    }
   }
 
   /** Nobody is left to get anything. */
   drop(): void {}
 }
 
+class Answered extends Error {}
+
 /** Somebody else may have answered meanwhile. */
 function checkUnanswered(res: ServerResponse): void {
   if (res.headersSent) {
-    throw new Error('The request has been answered by something else');
+    throw new Answered('The request has been answered by something else');
+  }
+}
+
+function destroy(res: ServerResponse): void {
+  try {
+    res.destroy();
+  } catch {
+    // There is no more that could be done.
+  }
+}
+
+/** A response threw, of itself or by what the host has put around it: its client must not wait for the rest. */
+function breakOff(res: ServerResponse, error: unknown): void {
+  writeLogOnce('warn', `an answer was broken off, because its response failed: ${describe(error)}`);
+  destroy(res);
+}
+
+/** Ends a response. It is given bytes, as by the SDKs: what hosts put around it collects these. */
+function end(res: ServerResponse, data: string | Uint8Array = ''): void {
+  try {
+    if (data.length === 0) {
+      res.end();
+    } else {
+      res.end(encoded(data));
+    }
+  } catch (error) {
+    breakOff(res, error);
   }
 }
 
@@ -333,9 +385,5 @@ function writeWhole(
     headers['content-length'] = Buffer.byteLength(body);
   }
   res.writeHead(status, headers);
-  try {
-    res.end(body);
-  } catch {
-    // The peer is gone.
-  }
+  end(res, body);
 }

@@ -1,7 +1,7 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
 import type { Body, Connection, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { handBody, type ReadBody, readRequest } from './body.mjs';
+import { encoded, handBody, type ReadBody, readRequest } from './body.mjs';
 import type {
   AnswerContext,
   Exchange,
@@ -17,7 +17,6 @@ import { serverNameOf } from './server-name.mjs';
 import type { WebHead } from './web-request.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
-const encoder = new TextEncoder();
 /** What a stream takes before its reader asks, as a socket does. */
 const READ_AHEAD_BYTES = 16 << 10;
 
@@ -111,7 +110,12 @@ export class WebExchange implements Exchange {
   }
 
   get signal(): AbortSignal | undefined {
-    return this.#request.signal;
+    try {
+      return this.#request.signal;
+    } catch {
+      // What a host has put in front of it may have none: then nobody says that the client leaves.
+      return undefined;
+    }
   }
 
   respond(response: Response): void {
@@ -224,9 +228,4 @@ class WebSink implements Sink {
       }
     }
   }
-}
-
-/** Bytes that share no memory with others. */
-function encoded(data: string | Uint8Array): Uint8Array {
-  return typeof data === 'string' ? encoder.encode(data) : data;
 }
