@@ -20,8 +20,11 @@ import { headOf } from './head.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { hostOf, requestInfoOf, requestWhenRead, type WebHead, webHead } from './web-request.mjs';
 
-/** A request with what authentication in front of the endpoint left in it: of the SDK's kind, or of passport's. */
-export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown; originalUrl?: unknown };
+/**
+ * A request with what is left in it in front of the endpoint: by authentication of the SDK's kind or of passport's, by express, and
+ * the bytes of its body by hosts that have read it, such as Google's functions.
+ */
+export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown; originalUrl?: unknown; rawBody?: unknown };
 
 export class NodeExchange implements Exchange {
   readonly face = 'node';
@@ -108,12 +111,17 @@ export class NodeExchange implements Exchange {
     if (Number(req.headers['content-length']) > maxBytes) {
       return this.#refuseRest();
     }
+    if (req.rawBody instanceof Uint8Array) {
+      return this.#taken(req.rawBody, maxBytes);
+    }
     if (req.readableEnded) {
       return { text: '' };
     }
     if (req.destroyed) {
-      // The peer left before anybody listened: there is no event left that would say so.
-      return { gone: true };
+      // The peer left before anybody listened: there is no event left that would say so. What came whole is here. Of HTTP/2's
+      // requests `complete` does not say that.
+      const isWhole = req.complete && req.httpVersionMajor === 1 && !req.readableDidRead;
+      return isWhole ? this.#taken(bytesOf(req.read() ?? '', req.readableEncoding), maxBytes) : { gone: true };
     }
     return new Promise((resolve, reject) => {
       let chunks: Uint8Array[] | undefined = [];
@@ -151,6 +159,10 @@ export class NodeExchange implements Exchange {
       // What waits for its user pauses requests.
       req.resume();
     });
+  }
+
+  #taken(bytes: Uint8Array, maxBytes: number): ReadBody {
+    return bytes.length > maxBytes ? { tooLarge: true } : { text: bodyOfChunks([bytes]) };
   }
 
   #refuseRest(): ReadBody {
