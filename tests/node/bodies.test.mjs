@@ -1,9 +1,10 @@
 // Bodies of requests that something in front has looked at, on both SDK lines.
 import assert from 'node:assert/strict';
+import http from 'node:http';
 
 import { buildServer } from '../servers/node/tools.mjs';
 import { classes, connectServer, listen, packages, webClasses } from '../servers/node/transports.mjs';
-import { ACCEPT, NEWEST, request } from './kit/raw.mjs';
+import { ACCEPT, NEWEST, Peer, request, turns } from './kit/raw.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const HEADERS = { accept: ACCEPT, 'content-type': 'application/json' };
@@ -15,6 +16,13 @@ const initialize = JSON.stringify({
   method: 'initialize',
   params: { protocolVersion: NEWEST, capabilities: {}, clientInfo: { name, version: '1' } },
 });
+
+function withResolvers() {
+  const resolvers = {};
+  resolvers.promise = new Promise((resolve) => Object.assign(resolvers, { resolve }));
+  return resolvers;
+}
+
 const bytes = Buffer.byteLength(initialize);
 
 for (const line of LINES) {
@@ -126,4 +134,66 @@ for (const line of LINES) {
     assert.equal(response.status, 200);
     assert.match(await response.text(), /"serverInfo"/);
   });
+
+  test(`${line} the bytes that a host has left of a body that it has read are the body`, ours, async (t) => {
+    const router = packages[line].createSessionRouter(() => buildServer(line), { maxRequestBodySize: bytes });
+    const transport = new classes[line]({ sessionIdGenerator: () => 'one', maxRequestBodySize: bytes });
+    await buildServer(line).connect(transport);
+    t.after(() => Promise.all([router.close(), transport.close()]));
+    const host = await listen(async (req, res) => {
+      req.rawBody = Buffer.concat(await req.toArray());
+      delete req.headers['content-length'];
+      await (req.url === '/transport' ? transport.handleRequest(req, res) : router.node(req, res));
+    });
+    t.after(() => host.close());
+    for (const path of ['/transport', '/router']) {
+      const refused = await request(host.port, 'POST', HEADERS, `${initialize} `, path);
+      assert.equal(refused.status, 413);
+      const taken = await request(host.port, 'POST', HEADERS, initialize, path);
+      assert.equal(taken.status, 200, await taken.body());
+      assert.match(await taken.body(), /"serverInfo"/);
+    }
+  });
+
+  for (const encoding of [undefined, 'latin1']) {
+    test(`${line} what came whole is served, though its client has left, read as ${encoding}`, ours, async (t) => {
+      let calls = 0;
+      let served;
+      const transport = new classes[line]({ sessionIdGenerator: () => 'one' });
+      const server = buildServer(line);
+      server.registerTool('pay', {}, () => {
+        calls += 1;
+        return { content: [] };
+      });
+      await server.connect(transport);
+      const host = await listen((req, res) => {
+        if (req.headers['x-leaves'] === undefined) {
+          return transport.handleRequest(req, res);
+        }
+        if (encoding) {
+          req.setEncoding(encoding);
+        }
+        // What authenticates may take so long.
+        req.once('close', () => served.resolve(transport.handleRequest(req, res)));
+        return undefined;
+      });
+      t.after(() => transport.close().then(() => host.close()));
+      await Peer.open(host.port);
+      const call = JSON.stringify({ jsonrpc: '2.0', id: 1, method: 'tools/call', params: { name: 'pay' } });
+      const left = async (length) => {
+        served = withResolvers();
+        const headers = { ...HEADERS, 'content-length': length, 'mcp-session-id': 'one', 'x-leaves': 'yes' };
+        const asked = http.request({ port: host.port, method: 'POST', path: '/mcp', headers });
+        asked.on('error', () => {});
+        asked.write(call, () => asked.destroy());
+        await served.promise;
+      };
+      await left(call.length);
+      await turns();
+      assert.equal(calls, 1);
+      await left(call.length + 1);
+      await turns();
+      assert.equal(calls, 1);
+    });
+  }
 }

@@ -8,8 +8,17 @@ import inject from 'light-my-request';
 import mocks from 'node-mocks-http';
 import serverless from 'serverless-http';
 import { buildServer } from '../servers/node/tools.mjs';
-import { classes, packages, stockClasses } from '../servers/node/transports.mjs';
-import { ACCEPT, NEWEST, parseEvents, turns, until, within } from './kit/raw.mjs';
+import {
+  classes,
+  listen,
+  logged,
+  newGate,
+  open,
+  packages,
+  stockClasses,
+  webClasses,
+} from '../servers/node/transports.mjs';
+import { ACCEPT, NEWEST, Peer, parseEvents, results, turns, until, within } from './kit/raw.mjs';
 import { LINES, ours, test } from './kit/test.mjs';
 
 const JSON_HEADERS = { accept: ACCEPT, 'content-type': 'application/json', host: 'localhost' };
@@ -168,5 +177,106 @@ for (const line of LINES) {
     await turns();
     assert.deepEqual([uncaught.splice(0), errors], [[], []]);
     t.after(() => transport.close());
+  });
+
+  /** A session on a server whose responses `change` changes, once it is open. */
+  async function changedResponses(t, change, options) {
+    const transport = new classes[line]({ sessionIdGenerator: () => 'one', ...options });
+    await buildServer(line).connect(transport);
+    let isOpen = false;
+    const host = await listen((req, res) => {
+      if (isOpen) {
+        change(res);
+      }
+      void transport.handleRequest(req, res);
+    });
+    t.after(() => transport.close().then(() => host.close()));
+    const peer = await Peer.open(host.port);
+    isOpen = true;
+    return peer;
+  }
+
+  for (const enableJsonResponse of [false, true]) {
+    test(`${line} what collects an answer is given bytes, JSON ${enableJsonResponse}`, ours, async (t) => {
+      const collected = [];
+      const collecting = (res) => {
+        const { write, end } = res;
+        const chunks = [];
+        res.write = (chunk, ...args) => {
+          chunks.push(chunk);
+          return write.call(res, chunk, ...args);
+        };
+        res.end = (chunk, ...args) => {
+          if (chunk) {
+            chunks.push(chunk);
+          }
+          collected.push(Buffer.concat(chunks).toString());
+          return end.call(res, chunk, ...args);
+        };
+      };
+      const peer = await changedResponses(t, collecting, { enableJsonResponse });
+      const reply = await peer.script('emit 2', 'return größer');
+      assert.equal(await reply.body(), collected[0]);
+      assert.match(collected[0], /größer/);
+      assert.equal((await peer.notify('notifications/initialized')).status, 202);
+      assert.equal(collected[1], '');
+    });
+  }
+
+  for (const name of ['writeHead', 'write', 'end']) {
+    test(`${line} a response whose ${name} throws ends, and is told of once`, ours, async (t) => {
+      const peer = await changedResponses(t, (res) => {
+        res[name] = () => {
+          throw new Error(`no ${name} of ${line}`);
+        };
+      });
+      for (let time = 0; time < 2; time++) {
+        const steps = name === 'write' ? ['emit 1', `gate ${newGate()}`] : ['emit 1', 'return x'];
+        const answered = peer.script(...steps).then((reply) => reply.body());
+        await assert.rejects(within(answered), (error) => error.code === 'ECONNRESET');
+      }
+      assert.equal(
+        logged.filter((told) => told.includes(`no ${name} of ${line}`) && told.startsWith('warn')).length,
+        1,
+      );
+      assert.deepEqual(uncaught.splice(0), []);
+    });
+  }
+
+  test(`${line} a response that has no way to take listeners away is answered`, ours, async (t) => {
+    const peer = await changedResponses(t, (res) => Object.assign(res, { off: undefined, removeListener: undefined }));
+    const [left, answered] = [newGate(), newGate()];
+    const leaving = await peer.script('emit 1', `gate ${left}`);
+    await leaving.some(1);
+    leaving.close();
+    const staying = await peer.script('emit 1', `gate ${answered}`, 'return x');
+    await staying.some(1);
+    open(answered);
+    assert.deepEqual(results(await staying.rest()), ['x']);
+    await turns();
+    assert.deepEqual(uncaught.splice(0), []);
+  });
+
+  test(`${line} a request of the web platform whose signal cannot be read is served`, ours, async (t) => {
+    const transport = new webClasses[line]({ sessionIdGenerator: () => 'one' });
+    await buildServer(line).connect(transport);
+    t.after(() => transport.close());
+    const asked = (message, headers) =>
+      new Request('http://localhost/mcp', {
+        method: 'POST',
+        headers: { ...JSON_HEADERS, ...headers },
+        body: JSON.stringify(message),
+      });
+    await (await transport.handleRequest(asked(initialize))).text();
+    const gate = newGate();
+    const request = asked(call('emit 1', `gate ${gate}`, 'return x'), { 'mcp-session-id': 'one' });
+    Object.defineProperty(request, 'signal', {
+      get() {
+        throw new Error('no signal');
+      },
+    });
+    const response = await within(transport.handleRequest(request));
+    open(gate);
+    assert.match(await within(response.text()), /"text":"x"/);
   });
 }

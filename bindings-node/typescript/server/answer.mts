@@ -85,10 +85,13 @@ export class Answer implements OpenAnswer, Waiter, SinkListener {
     try {
       this.#pump();
     } catch (error) {
-      this.#end();
-      this.#breakOff(error);
-      // Where nothing has started, this is answered.
-      this.#done.reject(error);
+      try {
+        this.#end();
+        this.#breakOff(error);
+      } finally {
+        // Where nothing has started, this is answered.
+        this.#done.reject(error);
+      }
     }
   }
 
@@ -153,7 +156,7 @@ export class Answer implements OpenAnswer, Waiter, SinkListener {
       try {
         this.#sink.end(data);
       } catch {
-        // The peer is gone.
+        // Its reader has cancelled it.
       }
     } else {
       this.#sink.whole(head & STATUS, this.#headers(head), data);

@@ -4,6 +4,7 @@ import { isUtf8 } from 'node:buffer';
 import type { Body } from '../native.mjs';
 import type { Exchange } from './exchange.mjs';
 
+const encoder = new TextEncoder();
 const DEFAULT_MAX_BODY_BYTES = 4 << 20;
 
 /** What came of reading a body: it, or that it is too large, or that the peer left. */
@@ -41,6 +42,14 @@ function written(parsedBody: unknown): string {
   }
 }
 
+/** Has the body of an exchange be what others have made of it. They may have changed what was parsed, in place too. */
+export function handBody(exchange: Exchange, parsedBody: unknown): void {
+  if (parsedBody !== exchange.parsedBody || (parsedBody !== undefined && !hasLostId(parsedBody))) {
+    exchange.text = undefined;
+  }
+  exchange.parsedBody = parsedBody;
+}
+
 /** Whether the id of a message is a number that JavaScript may have read as another one: nobody is to be answered by it. */
 export function hasLostId(parsedBody: unknown): boolean {
   const id = (parsedBody as { id?: unknown } | null | undefined)?.id;
@@ -65,6 +74,42 @@ export function namingBody({ text, parsedBody }: Exchange): Body | undefined {
 /** The bytes of a chunk, which is text where something in front of us has set an encoding. */
 export function bytesOf(chunk: Uint8Array | string, encoding?: BufferEncoding | null): Uint8Array {
   return typeof chunk === 'string' ? Buffer.from(chunk, encoding ?? 'utf8') : chunk;
+}
+
+/** Reads the body of a request of the web platform. */
+export async function readRequest({ headers, body }: Request, maxBytes: number): Promise<ReadBody> {
+  if (Number(headers.get('content-length')) > maxBytes) {
+    return { tooLarge: true };
+  }
+  if (!body || body.locked) {
+    // Something in front of us has read it.
+    return { text: '' };
+  }
+  const reader = body.getReader();
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) {
+        return { text: bodyOfChunks(chunks) };
+      }
+      const bytes = bytesOf(value);
+      size += bytes.length;
+      if (size > maxBytes) {
+        reader.cancel().catch(() => {});
+        return { tooLarge: true };
+      }
+      chunks.push(bytes);
+    }
+  } catch {
+    return { gone: true };
+  }
+}
+
+/** What is written, as bytes that share no memory with others: who gets them may take the memory. */
+export function encoded(data: string | Uint8Array): Uint8Array {
+  return typeof data === 'string' ? encoder.encode(data) : data;
 }
 
 /** Whether a body is text, as JSON has to be. */

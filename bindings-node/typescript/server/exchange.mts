@@ -118,6 +118,11 @@ export interface Exchange extends SeenRequest {
   stream(connection: Connection, context: AnswerContext): OpenAnswer;
   /** For an answer of another kind. */
   sink(): Sink;
+  /**
+   * Takes what comes out of what others have put around a transport: it may tell handlers something else, or hand on another
+   * request than the one that went in, which is `passed` where that is known.
+   */
+  handedOn(request: Request, options: FetchOptions, passed?: Request): void;
   /** Leaves the answer to a handler. */
   handTo(handlers: Handlers): Promise<void>;
   /** The exchange is over without an answer. */

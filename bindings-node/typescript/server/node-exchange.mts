@@ -1,21 +1,39 @@
 // One HTTP exchange of node:http: what is read from an IncomingMessage and written to a ServerResponse.
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
 
+import { describe } from '../host.mjs';
 import type { Body, Connection, Head, Requester } from '../native.mjs';
+import { writeLogOnce } from '../runtime.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
-import type { AnswerContext, Exchange, Handlers, OpenAnswer, RequestInfo, Sink, SinkListener } from './exchange.mjs';
+import { bodyOfChunks, bytesOf, encoded, handBody, type ReadBody, readRequest } from './body.mjs';
+import type {
+  AnswerContext,
+  Exchange,
+  FetchOptions,
+  Handlers,
+  OpenAnswer,
+  RequestInfo,
+  Sink,
+  SinkListener,
+} from './exchange.mjs';
 import { headOf } from './head.mjs';
 import { serverNameOf } from './server-name.mjs';
 import { hostOf, requestInfoOf, requestWhenRead, type WebHead, webHead } from './web-request.mjs';
 
-/** A request with what authentication in front of the endpoint left in it: of the SDK's kind, or of passport's. */
-export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown; originalUrl?: unknown };
+/**
+ * A request with what is left in it in front of the endpoint: by authentication of the SDK's kind or of passport's, by express, and
+ * the bytes of its body by hosts that have read it, such as Google's functions.
+ */
+export type Incoming = IncomingMessage & { auth?: unknown; user?: unknown; originalUrl?: unknown; rawBody?: unknown };
 
 export class NodeExchange implements Exchange {
   readonly face = 'node';
   #req: Incoming;
+  /** Its body. */
+  #stream: Incoming;
   #res: ServerResponse;
+  /** What the body is read from, where others have made another request. */
+  #made: Request | undefined;
   /** Some of the body is left on the connection. */
   #isUnread = false;
   parsedBody: unknown;
@@ -25,6 +43,7 @@ export class NodeExchange implements Exchange {
 
   constructor(req: Incoming, res: ServerResponse, parsedBody?: unknown) {
     this.#req = req;
+    this.#stream = req;
     this.#res = res;
     this.parsedBody = parsedBody;
   }
@@ -85,16 +104,24 @@ export class NodeExchange implements Exchange {
   }
 
   readBody(maxBytes: number): ReadBody | Promise<ReadBody> {
-    const req = this.#req;
+    if (this.#made !== undefined) {
+      return readRequest(this.#made, maxBytes);
+    }
+    const req = this.#stream;
     if (Number(req.headers['content-length']) > maxBytes) {
       return this.#refuseRest();
+    }
+    if (req.rawBody instanceof Uint8Array) {
+      return this.#taken(req.rawBody, maxBytes);
     }
     if (req.readableEnded) {
       return { text: '' };
     }
     if (req.destroyed) {
-      // The peer left before anybody listened: there is no event left that would say so.
-      return { gone: true };
+      // The peer left before anybody listened: there is no event left that would say so. What came whole is here. Of HTTP/2's
+      // requests `complete` does not say that.
+      const isWhole = req.complete && req.httpVersionMajor === 1 && !req.readableDidRead;
+      return isWhole ? this.#taken(bytesOf(req.read() ?? '', req.readableEncoding), maxBytes) : { gone: true };
     }
     return new Promise((resolve, reject) => {
       let chunks: Uint8Array[] | undefined = [];
@@ -134,6 +161,10 @@ export class NodeExchange implements Exchange {
     });
   }
 
+  #taken(bytes: Uint8Array, maxBytes: number): ReadBody {
+    return bytes.length > maxBytes ? { tooLarge: true } : { text: bodyOfChunks([bytes]) };
+  }
+
   #refuseRest(): ReadBody {
     this.#isUnread = true;
     return { tooLarge: true };
@@ -143,8 +174,10 @@ export class NodeExchange implements Exchange {
     try {
       const closes = this.#isUnread && this.#req.httpVersionMajor < 2;
       writeWhole(this.#res, status, { ...headers, ...(closes && { connection: 'close' }) }, body);
-    } catch {
-      // There is an answer, or nobody to get one.
+    } catch (error) {
+      if (!(error instanceof Answered)) {
+        breakOff(this.#res, error);
+      }
     }
   }
 
@@ -156,6 +189,37 @@ export class NodeExchange implements Exchange {
 
   sink(): Sink {
     return new NodeSink(this.#res);
+  }
+
+  /** The same exchange, as it comes out of what others have put around a transport of node:http. */
+  handedOnBy(req: Incoming, res: ServerResponse, parsedBody: unknown): void {
+    this.#req = req;
+    this.#stream = req;
+    this.#res = res;
+    handBody(this, parsedBody);
+  }
+
+  handedOn(request: Request, { authInfo, parsedBody }: FetchOptions, passed = request): void {
+    const incoming = incomingOf(passed);
+    if (incoming !== undefined) {
+      this.#req = incoming;
+      this.#stream = incoming;
+    }
+    const req = this.#req;
+    handBody(this, parsedBody);
+    if (request !== passed) {
+      const { method, url, headers } = request;
+      const { pathname, search } = new URL(url);
+      this.#made = request;
+      this.#req = changed(req, {
+        method,
+        url: pathname + search,
+        headers: Object.fromEntries(headers),
+        auth: authInfo,
+      });
+    } else if (authInfo !== req.auth) {
+      this.#req = changed(req, { auth: authInfo });
+    }
   }
 
   handTo({ node }: Handlers): Promise<void> {
@@ -188,9 +252,23 @@ export class NodeExchange implements Exchange {
   }
 }
 
+/** What hono, in the SDKs' transports, has made a request of. */
+function incomingOf(request: Request): Incoming | undefined {
+  const key = Object.getOwnPropertySymbols(request).find(({ description }) => description === 'incomingKey');
+  return key && Reflect.get(request, key);
+}
+
+/** A request in which some members are others. */
+function changed(req: Incoming, members: Partial<Incoming>): Incoming {
+  return new Proxy(req, {
+    get: (req, name) => Reflect.get(Object.hasOwn(members, name) ? members : req, name),
+  });
+}
+
 class NodeSink implements Sink {
   #res: ServerResponse;
   #forget: (() => void) | undefined;
+  #isBegun = false;
 
   constructor(res: ServerResponse) {
     this.#res = res;
@@ -217,21 +295,35 @@ class NodeSink implements Sink {
   }
 
   write(data: string | Uint8Array): boolean {
-    const res: Partial<ServerResponse> & Pick<ServerResponse, 'write'> = this.#res;
-    if (res.socket) {
-      return res.write(data);
+    try {
+      return this.#write(encoded(data));
+    } catch (error) {
+      breakOff(this.#res, error);
+      throw error;
     }
-    // What has no socket may write later, where nothing could catch that its peer is gone: now. Some say nothing of their readers.
+  }
+
+  #write(bytes: Uint8Array): boolean {
+    const res: Partial<ServerResponse> & Pick<ServerResponse, 'write'> = this.#res;
+    // Some say nothing of their readers.
+    if (res.socket) {
+      return res.write(bytes) !== false;
+    }
+    // What has no socket may write later, where nothing could catch that its peer is gone: now. Some want their head alone for that.
+    if (!this.#isBegun) {
+      this.#isBegun = true;
+      res.flushHeaders?.();
+    }
     res.cork?.();
     try {
-      return res.write(data) !== false;
+      return res.write(bytes) !== false;
     } finally {
       res.uncork?.();
     }
   }
 
   end(data?: string | Uint8Array): void {
-    this.#res.end(data);
+    end(this.#res, data);
   }
 
   whole(status: number, headers: Record<string, string>, data: string | Uint8Array = ''): void {
@@ -239,21 +331,54 @@ class NodeSink implements Sink {
   }
 
   fail(): void {
-    this.#res.destroy();
+    destroy(this.#res);
   }
 
   release(): void {
-    this.#forget?.();
+    try {
+      this.#forget?.();
+    } catch {
+      // What still listens hears of an answer that is over.
+    }
   }
 
   /** Nobody is left to get anything. */
   drop(): void {}
 }
 
+class Answered extends Error {}
+
 /** Somebody else may have answered meanwhile. */
 function checkUnanswered(res: ServerResponse): void {
   if (res.headersSent) {
-    throw new Error('The request has been answered by something else');
+    throw new Answered('The request has been answered by something else');
+  }
+}
+
+function destroy(res: ServerResponse): void {
+  try {
+    res.destroy();
+  } catch {
+    // There is no more that could be done.
+  }
+}
+
+/** A response threw, of itself or by what the host has put around it: its client must not wait for the rest. */
+function breakOff(res: ServerResponse, error: unknown): void {
+  writeLogOnce('warn', `an answer was broken off, because its response failed: ${describe(error)}`);
+  destroy(res);
+}
+
+/** Ends a response. It is given bytes, as by the SDKs: what hosts put around it collects these. */
+function end(res: ServerResponse, data: string | Uint8Array = ''): void {
+  try {
+    if (data.length === 0) {
+      res.end();
+    } else {
+      res.end(encoded(data));
+    }
+  } catch (error) {
+    breakOff(res, error);
   }
 }
 
@@ -272,9 +397,5 @@ function writeWhole(
     headers['content-length'] = Buffer.byteLength(body);
   }
   res.writeHead(status, headers);
-  try {
-    res.end(body);
-  } catch {
-    // The peer is gone.
-  }
+  end(res, body);
 }

@@ -58,8 +58,9 @@ interface Inner extends Ours {
 }
 
 /** What the SDKs keep to themselves. */
-interface HeaderCheck {
+interface Hidden {
   validateRequestHeaders?(request: Request): unknown;
+  handlePostRequest?(request: Request, options?: FetchOptions): unknown;
 }
 
 type InnerClass = new (options?: TransportOptions) => Inner;
@@ -79,11 +80,13 @@ function handOver(transport: StockTransport, exchange: Exchange, passed: Exchang
  * `sdk` is what differs between the SDK lines.
  */
 function resumable(Stock: StockClass, sdk: Sdk): InnerClass {
-  const Base = Stock as new (options?: TransportOptions) => StockTransport & HeaderCheck;
+  const Base = Stock as new (options?: TransportOptions) => StockTransport & Hidden;
 
   class ResumableTransport extends Base implements Closing, Inner {
     #sessions: SessionServer | undefined;
     #view: StockView | undefined;
+    /** Says for a moment that it is a POST. */
+    #posted: Request | undefined;
     [PAUSES]: CloseOptions | undefined;
 
     constructor(options: TransportOptions = {}) {
@@ -115,18 +118,47 @@ function resumable(Stock: StockClass, sdk: Sdk): InnerClass {
         return super.handleRequest(...args);
       }
       const [request, options] = args as [Request, FetchOptions?];
-      const exchange = taken(this) ?? new WebExchange(request, options);
+      const exchange = this.#taken(request, options);
       // The SDK's own answers at once where the transport is closed. The session may live elsewhere.
       const isPassed = isWrapped(Stock, 'handleRequest') && !sessions.isClosed && canCall(this, Stock);
-      return isPassed ? pass(exchange, this, () => super.handleRequest(...args)) : this.#answer(sessions, exchange);
+      return isPassed
+        ? pass(exchange, this, () => super.handleRequest(...args), request)
+        : this.#answer(sessions, exchange);
     }
 
-    /** The SDK's `handleRequest` asks this first, and answers with what it gives. */
+    /** What was passed to this transport, as it arrives. */
+    #taken(request: Request, options?: FetchOptions): Exchange {
+      const passed = taken(this);
+      passed?.exchange.handedOn(request, options ?? {}, passed.request);
+      return passed?.exchange ?? new WebExchange(request, options);
+    }
+
+    /** The SDK's `handleRequest` asks this first. What it is told beside a request, it tells only what serves a POST. */
     override validateRequestHeaders(request: Request): unknown {
+      if (this.#sessions === undefined) {
+        return super.validateRequestHeaders?.(request);
+      }
+      if (request.method === 'POST') {
+        return undefined;
+      }
+      const posted = { value: 'POST', configurable: true };
+      if (Object.hasOwn(request, 'method') || !Reflect.defineProperty(request, 'method', posted)) {
+        return this.#answer(this.#sessions, taken(this)?.exchange ?? new WebExchange(request));
+      }
+      this.#posted = request;
+      return undefined;
+    }
+
+    override handlePostRequest(request: Request, options?: FetchOptions): unknown {
       const sessions = this.#sessions;
-      return sessions === undefined
-        ? super.validateRequestHeaders?.(request)
-        : this.#answer(sessions, taken(this) ?? new WebExchange(request));
+      if (sessions === undefined) {
+        return super.handlePostRequest?.(request, options);
+      }
+      if (request === this.#posted) {
+        this.#posted = undefined;
+        Reflect.deleteProperty(request, 'method');
+      }
+      return this.#answer(sessions, this.#taken(request, options));
     }
 
     async #answer(sessions: SessionServer, exchange: Exchange): Promise<Response> {
@@ -149,7 +181,8 @@ function resumable(Stock: StockClass, sdk: Sdk): InnerClass {
       }
       // Its session was opened through the other face of its router.
       const { auth: authInfo, parsedBody } = exchange;
-      await pass(exchange, this, () => this.handleRequest(exchange.webRequest(), { authInfo, parsedBody }));
+      const request = exchange.webRequest();
+      await pass(exchange, this, () => this.handleRequest(request, { authInfo, parsedBody }), request);
     }
 
     async [ADOPT](adoption: Adoption): Promise<void> {
@@ -231,7 +264,11 @@ export function resumableNode<Stock extends StockClass>(Stock: Stock, sdk: Sdk):
 
     override handleRequest(...args: unknown[]): Promise<void> {
       const [req, res, parsedBody] = args as [Incoming, ServerResponse, unknown?];
-      const exchange = taken(this) ?? new NodeExchange(req, res, parsedBody);
+      const passed = taken(this)?.exchange;
+      const exchange = passed instanceof NodeExchange ? passed : new NodeExchange(req, res, parsedBody);
+      if (exchange === passed) {
+        exchange.handedOnBy(req, res, parsedBody);
+      }
       if (this.#web !== undefined && !isAround()) {
         return this.#web[SERVE](exchange);
       }

@@ -1,7 +1,7 @@
 // One HTTP exchange of the web platform: a Request is read, a Response is made.
 import type { Body, Connection, Head, Requester } from '../native.mjs';
 import { Answer, EVENT_STREAM } from './answer.mjs';
-import { bodyOfChunks, bytesOf, type ReadBody } from './body.mjs';
+import { encoded, handBody, type ReadBody, readRequest } from './body.mjs';
 import type {
   AnswerContext,
   Exchange,
@@ -17,7 +17,6 @@ import { serverNameOf } from './server-name.mjs';
 import type { WebHead } from './web-request.mjs';
 import { withResolvers } from './with-resolvers.mjs';
 
-const encoder = new TextEncoder();
 /** What a stream takes before its reader asks, as a socket does. */
 const READ_AHEAD_BYTES = 16 << 10;
 
@@ -91,35 +90,8 @@ export class WebExchange implements Exchange {
     return headOf(this.method, accept, contentType, protocolVersion, sessionId, lastEventId);
   }
 
-  async readBody(maxBytes: number): Promise<ReadBody> {
-    if (Number(this.header('content-length')) > maxBytes) {
-      return { tooLarge: true };
-    }
-    const { body } = this.#request;
-    if (!body || body.locked) {
-      // Something in front of us has read it.
-      return { text: '' };
-    }
-    const reader = body.getReader();
-    const chunks: Uint8Array[] = [];
-    let size = 0;
-    try {
-      for (;;) {
-        const { done, value } = await reader.read();
-        if (done) {
-          return { text: bodyOfChunks(chunks) };
-        }
-        const bytes = bytesOf(value);
-        size += bytes.length;
-        if (size > maxBytes) {
-          reader.cancel().catch(() => {});
-          return { tooLarge: true };
-        }
-        chunks.push(bytes);
-      }
-    } catch {
-      return { gone: true };
-    }
+  readBody(maxBytes: number): Promise<ReadBody> {
+    return readRequest(this.#request, maxBytes);
   }
 
   whole(status: number, headers: Record<string, string>, body = ''): void {
@@ -138,11 +110,22 @@ export class WebExchange implements Exchange {
   }
 
   get signal(): AbortSignal | undefined {
-    return this.#request.signal;
+    try {
+      return this.#request.signal;
+    } catch {
+      // What a host has put in front of it may have none: then nobody says that the client leaves.
+      return undefined;
+    }
   }
 
   respond(response: Response): void {
     this.#answered.resolve(response);
+  }
+
+  handedOn(request: Request, options: FetchOptions): void {
+    this.#request = request;
+    this.#options = options;
+    handBody(this, options.parsedBody);
   }
 
   async handTo({ fetch }: Handlers): Promise<void> {
@@ -245,9 +228,4 @@ class WebSink implements Sink {
       }
     }
   }
-}
-
-/** Bytes that share no memory with others. */
-function encoded(data: string | Uint8Array): Uint8Array {
-  return typeof data === 'string' ? encoder.encode(data) : data;
 }

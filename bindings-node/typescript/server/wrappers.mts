@@ -1,7 +1,7 @@
 // What others have put around the methods of the SDKs' classes, as tracing and monitoring do: it runs around ours, too.
 //
 // Such a wrapper calls the SDK's own method in the end, and nothing can be put in the place of that. So our classes call it, and the
-// SDK's method finds ours where it would go on: see `StockView`, and `validateRequestHeaders` of our transports. That costs what
+// SDK's method finds ours where it would go on: see `StockView`, and `handlePostRequest` of our transports. That costs what
 // the SDK's method costs, and is done only where there is a wrapper.
 import { AsyncLocalStorage } from 'node:async_hooks';
 
@@ -16,6 +16,8 @@ const OF_SDK =
   /_webStandardTransport|_requestToStreamMapping|_streamMapping|_standaloneSseStreamId|validateRequestHeaders/;
 /** What the SDKs' methods use, and what `StockView` has to be in the place of. */
 const USED = ['_streamMapping', '_requestToStreamMapping', '_requestResponseMap', '_eventStore', '_closed'];
+/** The methods of theirs that ours take the place of. */
+const HOOKS = ['validateRequestHeaders', 'handlePostRequest'];
 
 type Wrapped = 'handleRequest' | 'send' | 'closeSSEStream' | 'closeStandaloneSSEStream';
 
@@ -38,7 +40,7 @@ export function isWrapped(Stock: StockClass, name: Wrapped): boolean {
 
 /** Whether wrappers of an SDK's class can be called around what a transport of ours does. Says once where they cannot. */
 export function canCall(transport: StockTransport, Stock: StockClass): boolean {
-  const isKnown = USED.every((name) => name in transport) && 'validateRequestHeaders' in Stock.prototype;
+  const isKnown = USED.every((name) => name in transport) && HOOKS.every((name) => name in Stock.prototype);
   if (!isKnown && !told.has(Stock)) {
     told.add(Stock);
     writeLog(
@@ -49,23 +51,28 @@ export function canCall(transport: StockTransport, Stock: StockClass): boolean {
   return isKnown;
 }
 
-/** An exchange on its way through the methods of a class of the SDK's. */
-const passed = new AsyncLocalStorage<{ to: object; exchange: Exchange | undefined }>();
+/** An exchange on its way through the methods of a class of the SDK's, and its request where the platform is the web. */
+interface Passed {
+  exchange: Exchange;
+  request: Request | undefined;
+}
+
+const passed = new AsyncLocalStorage<{ to: object; passed: Passed | undefined }>();
 
 /** Calls a method of the SDK's, behind which `to` takes the exchange. */
-export function pass<Result>(exchange: Exchange, to: object, call: () => Result): Result {
-  return passed.run({ to, exchange }, call);
+export function pass<Result>(exchange: Exchange, to: object, call: () => Result, request?: Request): Result {
+  return passed.run({ to, passed: { exchange, request } }, call);
 }
 
 /** The exchange that was passed to this transport, once: what handlers call later has nothing to do with it. */
-export function taken(by: object): Exchange | undefined {
+export function taken(by: object): Passed | undefined {
   const store = passed.getStore();
   if (store?.to !== by) {
     return undefined;
   }
-  const { exchange } = store;
-  store.exchange = undefined;
-  return exchange;
+  const { passed: taken } = store;
+  store.passed = undefined;
+  return taken;
 }
 
 interface Key {
