@@ -1,4 +1,4 @@
-//! What a drain means for a session, and what the store has not got when a session ends.
+//! What a drain means for a session.
 
 use super::ends::SynthesizedEnd;
 use super::streams::Stream;
@@ -39,17 +39,6 @@ impl Session {
     /// again elsewhere, and would run twice (F-44). No session begins: its client would wait for one that is going away.
     pub fn may_begin(&self, is_initialize: bool, is_json: bool) -> bool {
         self.draining.is_none() || (self.rules().early_close && !is_json && !is_initialize)
-    }
-
-    /// Responses that the store has not taken when the session ends have a record, too.
-    pub(super) fn note_unstored(&mut self, end: SynthesizedEnd) {
-        // The call had ended before the server stopped.
-        let end = if end == SynthesizedEnd::Stopped { SynthesizedEnd::Unstored } else { end };
-        let lost = |stream: &Stream| stream.unstored().map(|(id, asked)| (id.clone(), asked.clone())).collect();
-        let lost = self.streams.iter().map(|(nonce, stream)| (*nonce, lost(stream)));
-        for (nonce, calls) in lost.collect::<Vec<(StreamNonce, Vec<_>)>>() {
-            self.note_ends(nonce, calls, (end, false));
-        }
     }
 
     /// How many calls have no end that the store has: those in flight, and those whose responses it has not taken.

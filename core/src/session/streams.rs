@@ -90,12 +90,6 @@ impl Stream {
         self.requests.is_only_answered()
     }
 
-    /// Its requests whose responses the store has not taken, with what they asked for.
-    pub(super) fn unstored(&self) -> impl Iterator<Item = (&RequestId, &Asked)> {
-        let answered = self.machine.waiting().filter_map(|event| self.requests.answered(event.token));
-        answered.map(|(id, asked, _)| (id, asked))
-    }
-
     /// What log lines call it: its request, and the tool that this calls.
     pub fn subject(&self) -> Option<(&RequestId, &Asked)> {
         self.requests.first()
@@ -107,7 +101,7 @@ impl Stream {
     }
 
     /// Its requests whose response the store has not answered for.
-    fn unstored(&self) -> impl Iterator<Item = (&RequestId, &Asked, Outcome)> {
+    pub(super) fn unstored(&self) -> impl Iterator<Item = (&RequestId, &Asked, Outcome)> {
         self.machine.waiting().filter_map(|event| self.requests.answered(event.token))
     }
 
@@ -463,7 +457,6 @@ impl Session {
     /// Ends the session: every open request gets its end, every connection closes.
     pub fn end(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Steps) {
         self.ended = true;
-        self.note_unstored(end);
         self.end_requests(now, end, out);
         self.in_flight.clear();
         self.questions.clear();

@@ -142,7 +142,7 @@ fn f_44_what_the_store_had_not_taken_at_the_end_is_said_once() {
             bench.engine.close();
         });
         let [(_, fields)] = &records[..] else { panic!("{revision:?}: {records:?}") };
-        assert_eq!(fields["outcome"], "store_refused", "{fields:?}");
+        assert_eq!(fields["outcome"], "drained", "{fields:?}");
     }
 }
 
