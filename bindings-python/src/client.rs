@@ -3,7 +3,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyTuple};
 use tailrope_core::Ms;
 use tailrope_core::client::{
     Failure, Input, Opening, Options, Posted, ResumableStream, Step, Token, failure_payloads, refused,
@@ -11,7 +11,7 @@ use tailrope_core::client::{
 use tailrope_core::client::{takes_answer, takes_request};
 use tailrope_core::protocol::{RequestId, sse};
 
-use crate::convert::{raised, request_id, request_id_to_py};
+use crate::convert::{self, raised, request_id, request_id_to_py};
 use crate::panics::caught;
 
 /// How streams come back: the options of the core, checked.
@@ -53,8 +53,8 @@ fn set(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<
 }
 
 fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let invalid = |_| PyValueError::new_err(format!("{name} has to be a whole number that is not negative"));
-    value.extract().map_err(invalid)
+    let invalid = || PyValueError::new_err(format!("{name} has to be a whole number that is not negative"));
+    convert::whole(value).ok_or_else(invalid)
 }
 
 fn optional(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
@@ -62,7 +62,8 @@ fn optional(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
 }
 
 fn fraction(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    value.extract().map_err(|_| PyValueError::new_err(format!("{name} has to be a number")))
+    let number = if value.is_instance_of::<PyBool>() { None } else { value.extract().ok() };
+    number.ok_or_else(|| PyValueError::new_err(format!("{name} has to be a number")))
 }
 
 /// One stream at its client. Each input returns what is to be done: SSE frames for the reader, and steps in order.

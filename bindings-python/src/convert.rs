@@ -1,6 +1,6 @@
 //! Values and errors between Python and the core; nothing else converts.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
@@ -60,6 +60,19 @@ pub(crate) fn request_id_to_py<'py>(py: Python<'py>, id: &RequestId) -> PyResult
             Err(_) => py.get_type::<PyInt>().call1((&**digits,)),
         },
     }
+}
+
+/// The value of an option: a whole number that is not negative. `True` is none, though Python counts it as 1.
+pub(crate) fn whole(value: &Bound<'_, PyAny>) -> Option<u64> {
+    if value.is_instance_of::<PyBool>() { None } else { value.extract().ok() }
+}
+
+/// A duration that a function is given, in milliseconds. Longer ones end at the longest.
+#[pyfunction]
+pub(crate) fn milliseconds(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
+    let wrong = || PyValueError::new_err(format!("{name} must be a whole number that is not negative"));
+    let given = value.map(|value| whole(value).ok_or_else(wrong)).transpose()?;
+    Ok(given.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)))
 }
 
 /// JSON text, as `bytes` or `str`.

@@ -45,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use crate::connection::Connection;
     #[pymodule_export]
-    use crate::convert::error_codes;
+    use crate::convert::{error_codes, milliseconds};
     #[pymodule_export]
     use crate::engine::{Engine, exposition, health_json, live_answer, stats_of};
     #[pymodule_export]

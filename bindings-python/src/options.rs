@@ -8,6 +8,8 @@ use tailrope_core::engine::{
 };
 use tailrope_core::store::{Durability, EncryptionKey, StoreOptions};
 
+use crate::convert::whole;
+
 /// The options of an engine; what is not named keeps its default.
 pub(crate) fn engine_options(given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
     let mut options = Options::default();
@@ -74,7 +76,7 @@ fn paces(value: &Bound<'_, PyAny>) -> PyResult<Paces> {
                 continue;
             }
             let option = PACE_OPTIONS.iter().find(|option| option.name == name).ok_or_else(|| unknown(&name))?;
-            option.set(&mut pace, option.check(value.extract().ok()).map_err(wrong)?);
+            option.set(&mut pace, option.check(whole(&value)).map_err(wrong)?);
         }
         let wrong = |must| PyValueError::new_err(format!("a pattern of pace {must}, not {pattern:?}"));
         paces.set(&pattern, pace).map_err(wrong)?;
@@ -101,7 +103,7 @@ fn keys(value: &Bound<'_, PyAny>) -> PyResult<Vec<EncryptionKey>> {
 fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<(&'static NumberOption, u64)> {
     let option = NUMBER_OPTIONS.iter().find(|option| option.name == name).ok_or_else(|| unknown(name))?;
     let text = || value.extract::<String>().ok().and_then(|text| option.of_text(&text));
-    let checked = option.check(value.extract().ok().or_else(text));
+    let checked = option.check(whole(value).or_else(text));
     Ok((option, checked.map_err(|must| PyValueError::new_err(format!("{name} {must}")))?))
 }
 

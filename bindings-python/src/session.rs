@@ -13,7 +13,7 @@ use tailrope_core::store::{self, HostReplay, HostRequest};
 use crate::admission::{Admission, Headers, Refusal, header_pairs};
 use crate::adopted::Offer;
 use crate::connection::Connection;
-use crate::convert::{payload, request_id, to_py_err};
+use crate::convert::{milliseconds, payload, request_id, to_py_err};
 use crate::posted::{Posted, relayed};
 use crate::telemetry::{CallSpan, call_span};
 use crate::waiters::{Key, Waiters, calling};
@@ -267,16 +267,23 @@ impl Session {
         &self,
         py: Python<'_>,
         request: &Bound<'_, PyAny>,
-        retry_ms: Option<u32>,
-        hold_ms: Option<u64>,
+        retry_ms: Option<&Bound<'_, PyAny>>,
+        hold_ms: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let request = request_id(request)?;
+        let (retry_ms, hold_ms) = pauses(retry_ms, hold_ms)?;
         let closed = calling(py, || self.handle.close_connection(&request, retry_ms, hold_ms))?;
         Ok(closed)
     }
 
     /// Closes the connection of the standalone stream, likewise.
-    fn close_standalone(&self, py: Python<'_>, retry_ms: Option<u32>, hold_ms: Option<u64>) -> PyResult<bool> {
+    fn close_standalone(
+        &self,
+        py: Python<'_>,
+        retry_ms: Option<&Bound<'_, PyAny>>,
+        hold_ms: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let (retry_ms, hold_ms) = pauses(retry_ms, hold_ms)?;
         let closed = calling(py, || self.handle.close_standalone(retry_ms, hold_ms))?;
         Ok(closed)
     }
@@ -377,4 +384,12 @@ impl Session {
             Err(error) => Err(to_py_err(&error)),
         }
     }
+}
+
+/// How a connection is closed: the `retry` of its client, and how long connections that resume stay open.
+fn pauses(
+    retry_ms: Option<&Bound<'_, PyAny>>,
+    hold_ms: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(Option<u32>, Option<u64>)> {
+    Ok((milliseconds("retry_ms", retry_ms)?, milliseconds("hold_ms", hold_ms)?.map(u64::from)))
 }

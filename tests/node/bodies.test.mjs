@@ -196,4 +196,60 @@ for (const line of LINES) {
       assert.equal(calls, 1);
     });
   }
+
+  test(`${line} a parsed body that cannot be written as JSON is no JSON`, ours, async (t) => {
+    const transport = new webClasses[line]({ sessionIdGenerator: () => 'one' });
+    await connectServer(line, transport);
+    const router = packages[line].createSessionRouter(() => buildServer(line));
+    t.after(() => Promise.all([transport.close(), router.close()]));
+    const cycle = JSON.parse(initialize);
+    cycle.params.cycle = cycle;
+    const toJSON = () => {
+      throw new Error('not now');
+    };
+    for (const parsedBody of [{ ...JSON.parse(initialize), big: 1n }, cycle, { ...JSON.parse(initialize), toJSON }]) {
+      for (const serve of [(...args) => transport.handleRequest(...args), (...args) => router.fetch(...args)]) {
+        const response = await serve(new Request('http://localhost/mcp', { method: 'POST', headers: HEADERS }), {
+          parsedBody,
+        });
+        assert.equal(response.status, 400);
+        assert.equal((await response.json()).error.code, -32700);
+      }
+    }
+  });
+
+  test(`${line} no options are none, and what cannot be read of a request is not there`, ours, async (t) => {
+    const transport = new webClasses[line]({ sessionIdGenerator: () => 'one', enableJsonResponse: 'true' });
+    await connectServer(line, transport);
+    const router = packages[line].createSessionRouter(() => buildServer(line), { enableJsonResponse: 'true' });
+    t.after(() => Promise.all([transport.close(), router.close()]));
+    const post = () => new Request('http://localhost/mcp', { method: 'POST', headers: HEADERS, body: initialize });
+    for (const serve of [(...args) => transport.handleRequest(...args), (...args) => router.fetch(...args)]) {
+      const response = await serve(post(), null);
+      assert.equal(response.status, 200);
+      // As by the SDK's own, which looks only whether the option is true-ish.
+      assert.equal(response.headers.get('content-type'), 'application/json');
+      assert.ok((await response.json()).result.serverInfo);
+    }
+    const host = await listen((req, res) => {
+      for (const name of req.headers['x-unreadable'].split(' ')) {
+        Object.defineProperty(req, name, {
+          get() {
+            throw new Error(`no ${name}`);
+          },
+        });
+      }
+      req.auth = req.headers['x-auth'] && { token: 't', clientId: 'alice', scopes: [] };
+      return router.node(req, res);
+    });
+    t.after(() => host.close());
+    for (const headers of [
+      { 'x-unreadable': 'originalUrl' },
+      { 'x-unreadable': 'originalUrl user', 'x-auth': 'yes' },
+    ]) {
+      assert.equal(await (await Peer.open(host.port, NEWEST, headers)).ask('return x'), 'x');
+    }
+    const unknown = await request(host.port, 'POST', { ...HEADERS, 'x-unreadable': 'user' }, initialize);
+    assert.match((await unknown.json()).error.message, /cannot tell whose request this is/);
+  });
 }

@@ -134,6 +134,51 @@ for (const line of LINES) {
       }
     });
 
+    test('what is around a method runs, also where it names what the SDK keeps to itself', ours, async (t) => {
+      const [Node, Web] = STOCK[line];
+      const seen = [];
+      const around = (kept, change) => [
+        function (...args) {
+          seen.push(typeof this._webStandardTransport, this._requestToStreamMapping?.size);
+          return kept.apply(this, change(args));
+        },
+        // As a member of a class is written.
+        {
+          send(...args) {
+            seen.push(typeof this._webStandardTransport, this._requestToStreamMapping?.size);
+            return kept.call(this, ...change(args));
+          },
+        }.send,
+      ];
+      const redacted = ([message, ...more]) => [
+        message.result?.content ? { ...message, result: { content: [{ type: 'text', text: 'redacted' }] } } : message,
+        ...more,
+      ];
+      for (const Stock of [Node, Web]) {
+        const { send } = Stock.prototype;
+        t.after(() => Object.assign(Stock.prototype, { send }));
+        for (const method of around(send, redacted)) {
+          seen.length = 0;
+          Stock.prototype.send = method;
+          const server = await serve(line, { web: Stock === Web });
+          t.after(() => server.close());
+          assert.equal(await (await Peer.open(server.port)).ask('return secret'), 'redacted');
+          assert.ok(seen.length > 0);
+        }
+        Object.assign(Stock.prototype, { send });
+      }
+      const { handleRequest } = Node.prototype;
+      t.after(() => Object.assign(Node.prototype, { handleRequest }));
+      Node.prototype.handleRequest = function (req, res, body) {
+        return this._webStandardTransport.sessionId && req.method === 'GET'
+          ? res.writeHead(401).end()
+          : handleRequest.call(this, req, res, body);
+      };
+      const server = await serve(line);
+      t.after(() => server.close());
+      assert.equal((await (await Peer.open(server.port)).listen()).status, 401);
+    });
+
     test('ours are subclasses of the SDKs, and named alike', ours, () => {
       const [Node, Web] = STOCK[line];
       for (const [Ours, Stock] of [

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 from kit.peer import counts, last_id, results
 from kit.servers import SERVERS, TESTS, Server, gate
 from kit.stock import LINE
 from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from servers.python.drift import DRIFTS
+from tailrope.mcp import _seam
 
 pytestmark = pytest.mark.ours
 
@@ -59,6 +64,39 @@ async def test_what_tailrope_does_not_need_may_change(drift: str) -> None:
             # initialize, initialized, call, resume, DELETE.
             assert server.log().count("traced") == 5, server.log()
         assert "does not fit" not in server.log()
+
+
+class Around:
+    """What is around a method, and is no function."""
+
+    def __init__(self, method: Any) -> None:
+        self.__wrapped__ = method
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self.__wrapped__, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+
+def function_around(method: Any) -> Any:
+    @functools.wraps(method)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return around
+
+
+def stranger_around(method: Any) -> Any:
+    return lambda *args, **kwargs: method(*args, **kwargs)
+
+
+@pytest.mark.parametrize("around", [Around, function_around, stranger_around])
+def test_whatever_may_be_around_the_managers_methods(around: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped = [name for name, method in vars(StreamableHTTPSessionManager).items() if inspect.isfunction(method)]
+    for name in wrapped:
+        monkeypatch.setattr(StreamableHTTPSessionManager, name, around(vars(StreamableHTTPSessionManager)[name]))
+    assert len(wrapped) > 3 and _seam.difference(explicit=True) is None
 
 
 async def counted(transport: str) -> Counter[str]:

@@ -16,7 +16,7 @@ import mcp.server.streamable_http_manager as sdk_manager
 import pytest
 import tailrope
 import tailrope.mcp
-from asgi import note, transport
+from asgi import end, note, running_call, transport
 from kit.servers import ROOT
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import EventMessage
@@ -59,6 +59,10 @@ def test_install_with_a_wrong_option_changes_nothing() -> None:
         ({"pace": {"a": tailrope.Pace(max_connection_ms="auto")}}, 'max_connection_ms of the pace "a" must be a whole'),  # type: ignore[arg-type]
         ({"pace": {"a": tailrope.Pace(hold_ms=-1)}}, 'hold_ms of the pace "a" must be a whole number'),
         ({"pace": {"a": tailrope.Pace(retention_ms=0)}}, 'retention_ms of the pace "a" must be at least 1'),
+        ({"pace": {"a": tailrope.Pace(retry_ms=True)}}, 'retry_ms of the pace "a" must be a whole number'),
+        ({"max_sessions": True}, "max_sessions must be a whole number that is not negative"),
+        ({"retention_ms": True}, "retention_ms must be a whole number that is not negative"),
+        ({"max_connection_ms": False}, "max_connection_ms must be 'auto', or a whole number that is not negative"),
     ],
 )
 def test_a_wrong_option_says_what_was_meant(wrong: dict[str, Any], told: str) -> None:
@@ -67,6 +71,31 @@ def test_a_wrong_option_says_what_was_meant(wrong: dict[str, Any], told: str) ->
     if "prefer_resumable" not in wrong:
         with pytest.raises((ValueError, TypeError), match=re.escape(told)):
             tailrope.mcp.EventStore(**wrong)
+
+
+WRONG = (True, -1, 1.5, "1", 1 << 70)
+
+
+@pytest.mark.parametrize("name", ["retry_ms", "spread_ms", "within_ms"])
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_a_drain_takes_whole_numbers(name: str, wrong: Any) -> None:
+    tailrope.install()
+    with pytest.raises(ValueError, match=f"{name} must be a whole number that is not negative"):
+        await tailrope.drain(**{name: wrong})
+    # Nothing is drained.
+    async with running_call() as (_, outbox, call):
+        await end(call, outbox)
+
+
+@pytest.mark.parametrize("name", ["retry_ms", "hold_ms"])
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_a_close_takes_whole_numbers(name: str, wrong: Any) -> None:
+    async with running_call() as (made, _, call):
+        for close in (made.close_standalone_sse_stream, lambda **given: made.close_sse_stream(1, **given)):
+            with pytest.raises(ValueError, match=f"{name} must be a whole number that is not negative"):
+                close(**{name: wrong})
+            close(**{name: 1 << 40})
+        await call.task
 
 
 def test_a_pace_has_its_own_options_and_no_other() -> None:

@@ -75,6 +75,23 @@ async def test_a_session_manager_and_its_headers_may_be_of_any_kind() -> None:
         assert opening.status == 200 and b'"result"' in opening.body
 
 
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+@pytest.mark.parametrize("is_managed", [True, False])
+async def test_headers_may_be_any_buffers_and_none(kind: Any, is_managed: bool) -> None:
+    tailrope.install()
+    manager = OddManager(SdkServer("x"))
+    made = tailrope.mcp.StreamableHTTPServerTransport("s1")
+    async with manager.run(), made.connect() as (inbox, outbox):
+        opening = Asgi(manager if is_managed else made, "POST", OPEN, session=None, raw_path="/mcp")
+        headers = [(kind(name), kind(value)) for name, value in opening.scope["headers"]]
+        opening.scope["headers"] = [(b"x-none", None), (b"x-number", 5), ("x-text", "text"), *headers]
+        if not is_managed:
+            await inbox.receive()
+            await outbox.send(outgoing({"jsonrpc": "2.0", "id": 0, "result": {}}))
+        await opening.task
+        assert opening.status == 200 and b'"result"' in opening.body
+
+
 def test_a_server_of_uvicorn_may_be_of_any_kind() -> None:
     code = """
 import asyncio, uvicorn, tailrope

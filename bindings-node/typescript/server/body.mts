@@ -30,15 +30,13 @@ export function bodyOf(exchange: Exchange, maxBytes: number): ReadBody | Promise
   return parsedBody === undefined ? exchange.readBody(maxBytes) : { text: written(parsedBody) };
 }
 
-/** What a parser has made as text again; none where it nests too deep for that, and then it is no JSON to the engine. */
-function written(parsedBody: unknown): string {
+/** What a parser has made as text again; none where it cannot be written, and then it is no JSON to the engine. */
+export function written(parsedBody: unknown): string {
   try {
     return JSON.stringify(parsedBody) ?? '';
-  } catch (error) {
-    if (error instanceof RangeError) {
-      return '';
-    }
-    throw error;
+  } catch {
+    // It nests too deep, for instance, or has what JSON has not.
+    return '';
   }
 }
 

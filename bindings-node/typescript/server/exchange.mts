@@ -122,7 +122,7 @@ export interface Exchange extends SeenRequest {
    * Takes what comes out of what others have put around a transport: it may tell handlers something else, or hand on another
    * request than the one that went in, which is `passed` where that is known.
    */
-  handedOn(request: Request, options: FetchOptions, passed?: Request): void;
+  handedOn(request: Request, options?: FetchOptions | null, passed?: Request): void;
   /** Leaves the answer to a handler. */
   handTo(handlers: Handlers): Promise<void>;
   /** The exchange is over without an answer. */

@@ -61,8 +61,8 @@ export class NodeExchange implements Exchange {
   }
 
   get user(): unknown {
-    const { auth, user } = this.#req;
-    return auth === undefined || auth === null || auth === false ? user : auth;
+    const { auth } = this.#req;
+    return auth === undefined || auth === null || auth === false ? this.#req.user : auth;
   }
 
   get request(): IncomingMessage {
@@ -75,7 +75,8 @@ export class NodeExchange implements Exchange {
 
   get endpoint(): string {
     // Express takes the path at which something is mounted away from the URL, and keeps it here.
-    const { originalUrl, url = '/' } = this.#req;
+    const { url = '/' } = this.#req;
+    const originalUrl = originalUrlOf(this.#req);
     return typeof originalUrl === 'string' ? serverNameOf(originalUrl, url) : serverNameOf(url);
   }
 
@@ -199,7 +200,8 @@ export class NodeExchange implements Exchange {
     handBody(this, parsedBody);
   }
 
-  handedOn(request: Request, { authInfo, parsedBody }: FetchOptions, passed = request): void {
+  handedOn(request: Request, options?: FetchOptions | null, passed = request): void {
+    const { authInfo, parsedBody } = options ?? {};
     const incoming = incomingOf(passed);
     if (incoming !== undefined) {
       this.#req = incoming;
@@ -249,6 +251,14 @@ export class NodeExchange implements Exchange {
 
   requestInfo(): RequestInfo {
     return requestInfoOf(this.#req);
+  }
+}
+
+function originalUrlOf(req: Incoming): unknown {
+  try {
+    return req.originalUrl;
+  } catch {
+    return undefined;
   }
 }
 

@@ -44,7 +44,7 @@ export function identify(exchange: Exchange, { principal, logUser, serverName, i
     );
     throw new TypeError(`principal() returned a ${typeof named}, not a string that names the user or undefined`);
   }
-  const userJson = userJsonOf(exchange.user);
+  const userJson = userJsonOf(exchange);
   const credentials = exchange.headersOf((name) => identityHeaders.has(name));
   const logged = logUser === undefined ? undefined : logNameOf(exchange, logUser);
   exchange.requester =
@@ -67,12 +67,13 @@ function logNameOf(exchange: Exchange, logUser: Principal): string | undefined {
 
 class Unreadable extends Error {}
 
-/** The user as JSON: what the engine counts of it, or all of it where that names nobody. */
-function userJsonOf(user: unknown): string | undefined {
-  if (user === undefined || user === null || user === false) {
-    return undefined;
-  }
+/** The user of an exchange as JSON: what the engine counts of it, or all of it where that names nobody. */
+function userJsonOf(exchange: Exchange): string | undefined {
   try {
+    const { user } = exchange;
+    if (user === undefined || user === null || user === false) {
+      return undefined;
+    }
     if (!isObject(user)) {
       return JSON.stringify(jsonOf(user, 0));
     }

@@ -7,7 +7,7 @@ import { type Adopted, Refusal } from '../native.mjs';
 import { notePinned, type Pinned, runtimeOf } from '../runtime.mjs';
 import { runtimeFor } from '../store/event-store.mjs';
 import { type AdoptedSession, Adoption } from './adoption.mjs';
-import { isText, maxBodyBytes } from './body.mjs';
+import { isText, maxBodyBytes, written } from './body.mjs';
 import type { Exchange, Face, FetchOptions } from './exchange.mjs';
 import { type FrontDoor, frontDoor } from './front-door.mjs';
 import { type Incoming, NodeExchange } from './node-exchange.mjs';
@@ -197,12 +197,19 @@ export class SessionRouter<S extends Server, Context> implements Pinned {
     if (refusal !== null || isStock(this.#sdk)) {
       return refusal ?? undefined;
     }
-    const { text = JSON.stringify(exchange.parsedBody) } = exchange;
-    const { enableJsonResponse = false, supportedProtocolVersions = versions } = this.#options;
+    const { text = written(exchange.parsedBody) } = exchange;
+    const { enableJsonResponse, supportedProtocolVersions = versions } = this.#options;
     // Which revisions are served the server says, where it has an opinion.
     const served = [...supportedProtocolVersions, exchange.header('mcp-protocol-version') ?? ''];
     const { engine } = runtimeFor(this.#options);
-    const admission = engine.admit(exchange.head(), exchange.requester, text, enableJsonResponse, major, served);
+    const admission = engine.admit(
+      exchange.head(),
+      exchange.requester,
+      text,
+      Boolean(enableJsonResponse),
+      major,
+      served,
+    );
     return admission instanceof Refusal ? admission : undefined;
   }
 

@@ -81,7 +81,7 @@ export class SessionServer {
     this.#keepAliveMs = options.keepAliveMs;
     this.#retryMs = checkMs('retryInterval', options.retryInterval);
     this.#maxBodyBytes = maxBodyBytes(options.maxRequestBodySize);
-    this.#answersJson = options.enableJsonResponse === true;
+    this.#answersJson = Boolean(options.enableJsonResponse);
     this.#versions = options.supportedProtocolVersions ?? sdk.versions;
     this.#replay = new Replay(sdk, this.#receiver);
     this.#scopes = new Scopes(sdk, this.#onerror);

@@ -160,7 +160,7 @@ export class StoredSessions {
     if (tooLarge) {
       return this.#refused(exchange, refusalOf(this.#sdk.major, 'body_too_large', String(this.#maxBodyBytes)));
     }
-    const jsonResponse = this.#options.enableJsonResponse === true;
+    const jsonResponse = Boolean(this.#options.enableJsonResponse);
     const admission = session.admit(exchange.head(), exchange.server, exchange.requester, body, jsonResponse);
     if (admission instanceof Refusal) {
       return this.#refused(exchange, admission);

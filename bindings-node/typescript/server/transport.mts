@@ -129,7 +129,7 @@ function resumable(Stock: StockClass, sdk: Sdk): InnerClass {
     /** What was passed to this transport, as it arrives. */
     #taken(request: Request, options?: FetchOptions): Exchange {
       const passed = taken(this);
-      passed?.exchange.handedOn(request, options ?? {}, passed.request);
+      passed?.exchange.handedOn(request, options, passed.request);
       return passed?.exchange ?? new WebExchange(request, options);
     }
 

@@ -30,10 +30,10 @@ export class WebExchange implements Exchange {
   requester: Requester | undefined;
   server = '';
 
-  constructor(request: Request, options: FetchOptions = {}) {
+  constructor(request: Request, options?: FetchOptions | null) {
     this.#request = request;
-    this.#options = options;
-    this.parsedBody = options.parsedBody;
+    this.#options = options ?? {};
+    this.parsedBody = this.#options.parsedBody;
   }
 
   /** Has `serve` answer it. Resolves to the Response, as soon as its head is known. */
@@ -122,10 +122,10 @@ export class WebExchange implements Exchange {
     this.#answered.resolve(response);
   }
 
-  handedOn(request: Request, options: FetchOptions): void {
+  handedOn(request: Request, options?: FetchOptions | null): void {
     this.#request = request;
-    this.#options = options;
-    handBody(this, options.parsedBody);
+    this.#options = options ?? {};
+    handBody(this, this.#options.parsedBody);
   }
 
   async handTo({ fetch }: Handlers): Promise<void> {

@@ -14,6 +14,8 @@ import type { SessionServer } from './session-server.mjs';
 /** What the SDKs' own methods have in their text. */
 const OF_SDK =
   /_webStandardTransport|_requestToStreamMapping|_streamMapping|_standaloneSseStreamId|validateRequestHeaders/;
+/** What what is around a method has in its text, which may look at an SDK's members as well. */
+const OF_WRAPPERS = /\.(call|apply|bind)\(|\bReflect\b/;
 /** What the SDKs' methods use, and what `StockView` has to be in the place of. */
 const USED = ['_streamMapping', '_requestToStreamMapping', '_requestResponseMap', '_eventStore', '_closed'];
 /** The methods of theirs that ours take the place of. */
@@ -32,7 +34,10 @@ export function isWrapped(Stock: StockClass, name: Wrapped): boolean {
   }
   let is = known.get(method);
   if (is === undefined) {
-    is = !OF_SDK.test(Function.prototype.toString.call(method));
+    const text: string = Function.prototype.toString.call(method);
+    // A wrapper that is taken for the SDK's own would not run. The other way round only costs time.
+    const isMethod = new RegExp(`^(async )?${name}\\(`).test(text);
+    is = !isMethod || !OF_SDK.test(text) || OF_WRAPPERS.test(text);
     known.set(method, is);
   }
   return is;

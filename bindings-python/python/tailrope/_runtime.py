@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Unpack
 
 from tailrope import _telemetry
 from tailrope._errors import TailropeError
-from tailrope._native import Engine, Signal, Store, Waiters, before_fork, forked, set_log_level
+from tailrope._native import Engine, Signal, Store, Waiters, before_fork, forked, milliseconds, set_log_level
 from tailrope._native import open_store as _open_store
 from tailrope._options import (
     MEMORY,
@@ -446,6 +446,9 @@ async def drain(*, retry_ms: int | None = None, spread_ms: int | None = None, wi
     """
     # It waits on no other kind of loop.
     running_loop()
+    retry_ms = milliseconds("retry_ms", retry_ms)
+    spread_ms = milliseconds("spread_ms", spread_ms)
+    within_ms = milliseconds("within_ms", within_ms)
     draining = drain_now(retry_ms, spread_ms, within_ms)
     while None in (left := [runtime.drained(within_ms) for runtime in draining]):
         await asyncio.sleep(DRAIN_POLL_S)

@@ -47,7 +47,7 @@ class _Front:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        _sdk.settle_headers(scope)
+        _sdk.settle(scope)
         _server.came(scope)
         token = _engage.serving.set(_hosts.tenure_of(self._manager))
         try:

@@ -16,7 +16,7 @@ from tailrope._native import is_resumable, unwritable
 from tailrope.mcp._seam import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from starlette.requests import Request
     from starlette.types import Scope
@@ -203,10 +203,25 @@ def spanned() -> Callable[[str], bool]:
     return lambda _method: getattr(settings, "telemetry_mode", "native") == "native"
 
 
-def settle_headers(scope: Scope) -> None:
-    """Lets the headers of a request be read more than once: a host may give any iterable."""
-    if scope["type"] == "http" and not isinstance(scope["headers"], list | tuple):
-        scope["headers"] = list(scope["headers"])
+def settle(scope: Scope) -> None:
+    """Lets the headers and the path of a request be read as ASGI has them, and more than once: a host may give any
+    iterable, any buffers, and values that nobody can read."""
+    if scope["type"] != "http":
+        return
+    headers = scope["headers"]
+    if not isinstance(headers, list | tuple):
+        headers = scope["headers"] = list(headers)
+    if not all(type(part) is bytes for header in headers for part in header):
+        scope["headers"] = [settled for header in headers if (settled := _settled(header)) is not None]
+    if isinstance(raw := scope.get("raw_path"), str):
+        scope["raw_path"] = raw.encode("utf-8", "surrogatepass")
+
+
+def _settled(header: Iterable[Any]) -> tuple[bytes, ...] | None:
+    try:
+        return tuple(bytes(memoryview(part)) for part in header)
+    except TypeError:
+        return None
 
 
 def header(scope: Scope, wanted: bytes) -> str | None:
@@ -248,7 +263,7 @@ __all__ = [
     "parse",
     "related_request",
     "session_versions",
-    "settle_headers",
+    "settle",
     "spanned",
     "unwrap",
 ]

@@ -162,8 +162,7 @@ def _misfit() -> str | None:
     if not _calls(manager, manager.StreamableHTTPSessionManager.handle_request, "asgi_app"):
         return "its session manager's handle_request does not call asgi_app"
     sdk_manager = manager.StreamableHTTPSessionManager
-    named = _named_in(sdk_manager)
-    if missing := [it for it in _MANAGER if it not in named and not _calls(manager, sdk_manager.__init__, it)]:
+    if missing := [it for it in _MANAGER if not _is_named_in(manager, sdk_manager, it)]:
         return f"its session manager has no {', '.join(missing)}"
     in_class = vars(sdk_manager)
     if "asgi_app" in in_class and not type(in_class["asgi_app"]).__module__.startswith("tailrope."):
@@ -174,20 +173,20 @@ def _misfit() -> str | None:
 
 
 def _misfit_of_manager() -> str | None:
-    manager: Any = import_module("mcp.server.streamable_http_manager").StreamableHTTPSessionManager
+    module: Any = import_module("mcp.server.streamable_http_manager")
+    manager = module.StreamableHTTPSessionManager
     admit = getattr(manager, "_admit_session", None)
     if admit is None or inspect.iscoroutinefunction(admit):
         return "its session manager has no plain method _admit_session"
-    if "_admit_session" not in _named_in(manager):
+    if not _is_named_in(module, manager, "_admit_session"):
         return "its session manager does not call _admit_session"
     transport: Any = import_module("mcp.server.streamable_http").StreamableHTTPServerTransport
     return _first(_misfit_of_class, (manager, transport))
 
 
-def _named_in(kind: Any) -> set[str]:
-    """The names that the methods of a class use."""
-    codes = [getattr(method, "__code__", None) for method in vars(kind).values()]
-    return {name for code in codes if code is not None for name in code.co_names}
+def _is_named_in(module: Any, kind: Any, name: str) -> bool:
+    """Whether a method of a class that a module defines uses a name."""
+    return any(_calls(module, method, name) for method in vars(kind).values() if callable(method))
 
 
 def _misfit_of_class(theirs: Any) -> str | None:

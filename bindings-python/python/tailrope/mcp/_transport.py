@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from mcp.server.streamable_http import StreamableHTTPServerTransport as StockTransport
 
 from tailrope._options import is_disabled
-from tailrope.mcp import _adopting, _below, _engage, _hosts
+from tailrope.mcp import _adopting, _below, _engage, _hosts, _sdk
 from tailrope.mcp._below import OWN
 from tailrope.mcp._hooks import Hooks
 from tailrope.mcp._session_server import SessionServer
@@ -187,6 +187,7 @@ class StreamableHTTPServerTransport(StockTransport):
         if self._tailrope is None:
             await self._sdks("_handle_request")(scope, receive, send)
         else:
+            _sdk.settle(scope)
             await self._tailrope.serve(scope, receive, send)
 
 
