@@ -355,6 +355,7 @@ impl Engine {
         let running = |state: &State| if state.session.is_draining() { state.session.unsettled() } else { 0 };
         let of_sessions: usize = cells.iter().map(|cell| cell.look_or(0, running)).sum();
         let of_tasks = if self.is_draining() { self.0.calls_running().len() } else { 0 };
+        self.0.write_all_repeats();
         self.0.drained.tell(self.0.clock.now(), of_sessions + of_tasks);
     }
 

@@ -326,8 +326,12 @@ fn refused_calls_are_counted_by_their_reason_and_their_lines_are_bounded() {
 #[test]
 fn the_refusals_of_one_user_hide_neither_those_of_another_nor_those_of_another_reason() {
     const BOB: Requester<'static> = Requester { named: Some("bob"), ..ALICE };
-    let end_all: [fn(&Bench); 3] =
-        [|bench| bench.engine.drain(Drain::after(1)), |bench| bench.engine.close(), |bench| bench.engine.release()];
+    let end_all: [fn(&Bench); 4] = [
+        |bench| bench.engine.drain(Drain::after(1)),
+        |bench| bench.engine.tell_drained(),
+        |bench| bench.engine.close(),
+        |bench| bench.engine.release(),
+    ];
     for end in end_all {
         let found = lines("call ended", || {
             let bench = Bench::new(Options { max_requests_per_session: 1, ..Options::default() });
