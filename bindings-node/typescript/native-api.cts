@@ -629,6 +629,8 @@ export declare class Engine {
     sdkMajor: number,
     versions: string[],
   ): LookUp | null;
+  /** The refusal of a request that names a session that there is not: it is counted, and has a line in the log. */
+  unknownSession(id: string, head: Head, server: string, requester: Maybe<Requester>, sdkMajor: number): Refusal;
   /** The answer to a POST of a revision without resumption, of which `body` was read. */
   steer(body: Body, requested: string): Refusal;
   /** Notes that such a request is left to the SDK. */
