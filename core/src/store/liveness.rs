@@ -63,7 +63,7 @@ impl Reach {
     /// The store was reached.
     pub fn back(&self) {
         self.is_failing.store(false, Ordering::Relaxed);
-        // Reads may go on where nothing is written. A look at the store ends the silence.
+        // Reads may go on where nothing is written. The next look shows that the silence is over.
         if !self.is_silent.load(Ordering::Relaxed) {
             self.tell_back(Instant::now());
         }
