@@ -41,7 +41,7 @@ impl Change<'_> {
         self.state.is_fenced || is_of_operator
     }
 
-    /// The store has refused a write of the session. Who has it instead is looked up before stock is taken.
+    /// The store has refused a write of the session. A look tells who has the session instead.
     pub(crate) fn look_for_owner(&mut self) {
         if let Some(nonce) = self.state.watched.keys().min().copied() {
             self.look_because_of_a_hint(nonce);
