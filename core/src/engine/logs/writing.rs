@@ -193,7 +193,9 @@ impl Change<'_> {
     fn written(&mut self, nonce: StreamNonce, (epoch, write): (Epoch, Write), result: Result<Written, StoreError>) {
         if matches!(result, Err(StoreError::Fenced)) && !self.cell.is_elsewhere() {
             let is_certain = matches!(write, Write::Stock(..)) || !self.may_be_forgotten();
-            self.state.is_fenced |= is_certain;
+            let is_looking = self.state.watched.values().any(|watched| watched.asking);
+            self.state.is_refused |= is_certain && is_looking;
+            self.state.is_fenced |= is_certain && !is_looking;
             self.state.wants_stock |= !is_certain;
             return;
         }
