@@ -1,5 +1,6 @@
 //! The streams of a session: opening, inputs, ends.
 
+use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
@@ -366,7 +367,8 @@ impl Session {
         let Some(stream) = self.streams.get(&nonce) else { return };
         for (id, asked) in failed {
             // The end of a session has a reason of its own.
-            let cause = (end != SynthesizedEnd::SessionEnded).then(|| message.clone());
+            let of_session = self.ends_in_words.map(Cow::Borrowed);
+            let cause = if end == SynthesizedEnd::SessionEnded { of_session } else { Some(message.clone()) };
             self.over.push(Box::new(Record { cause, ..stream.record(nonce, id, asked, outcome) }));
         }
     }
@@ -381,7 +383,9 @@ impl Session {
             }
             let counts = Counts { connections: 1, ..Counts::default() };
             let (request, begun) = (id.clone(), Some(begun));
-            self.over.push(Box::new(Record { stream: None, request, asked, begun, outcome, cause: None, counts }));
+            let words = self.ends_in_words.filter(|_| end == Some(SynthesizedEnd::SessionEnded));
+            let cause = words.map(Cow::Borrowed);
+            self.over.push(Box::new(Record { stream: None, request, asked, begun, outcome, cause, counts }));
         }
     }
 
@@ -397,8 +401,8 @@ impl Session {
     }
 
     /// The session ends because of this, and its calls with it.
-    pub fn blame(&mut self, outcome: Outcome) {
-        self.ends_because = outcome;
+    pub fn blame(&mut self, outcome: Outcome, words: Option<&'static str>) {
+        (self.ends_because, self.ends_in_words) = (outcome, words);
     }
 
     /// How a call has ended that got this end.
