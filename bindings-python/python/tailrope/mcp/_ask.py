@@ -86,8 +86,8 @@ def _sdk_send_request(stock: Any) -> Any:
         metadata: Any = None,
         progress_callback: Any = None,
     ) -> Any:
-        # A request that names none goes to the session's own stream, and there is none: what asks is the call that runs.
-        own = getattr(self, "_request_outbound", None)
+        # A request that names none goes to the session's own stream. There is none, and the call that runs asks.
+        own: Any = getattr(self, "_request_outbound", None)
         if getattr(metadata, "related_request_id", None) is None and _call_of(_request_of(own)) is not None:
             from mcp.shared.message import ServerMessageMetadata
 
