@@ -155,7 +155,7 @@ test-conformance: setup ## run the official conformance suite against our server
 # Each part goes on behind what is broken, and so does the whole, which names that again at its end.
 TORTURE_PARTS := torture-faults torture-marathon torture-stalled torture-soak torture-tasks torture-crowd
 torture: export TAILROPE_TORTURE_BROKEN := $(CURDIR)/target/torture-broken
-torture: setup ## all of the torture, about two hours on two cores: its six parts
+torture: setup ## all of the torture, about two and a half hours on two cores: its six parts
 	@rm -f "$$TAILROPE_TORTURE_BROKEN"
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going $(TORTURE_PARTS) || { \
 		cat "$$TAILROPE_TORTURE_BROKEN" 2>/dev/null || true; exit 1; }
@@ -173,7 +173,7 @@ torture-stalled: setup ## 1 GB for a reader that takes nothing, beside nine that
 torture-soak: setup ## a day of rude clients, compressed, on each store: 25 minutes
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.soak
 
-torture-tasks: setup ## kill, pause, restart and cut off the processes of tasks, 200 kills on each store, and race: 45 minutes
+torture-tasks: setup ## kill, pause, restart and cut off the processes of tasks, 200 kills on each store, and race: 75 minutes
 	@cd tests && services/with redis postgres -- ../$(MCP2)/python -m torture.tasks $(TASKS_ARGS)
 
 torture-crowd: setup ## 10,000 streams at the front: idle, resumed all at once, at its end; rude clients; CROWD_ARGS="--clients 2000": 20 minutes
