@@ -1,5 +1,6 @@
 //! `tailrope show ADDRESS ID` and `tailrope end ADDRESS ID`: one session.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::stdin;
 use std::sync::Weak;
 use std::thread::sleep;
@@ -239,7 +240,7 @@ fn ended(store: &mut Store, address: &str, seen: &SessionSeen) -> Result<(), Str
     let writing = open(address, &StoreOptions { limits, ..StoreOptions::default() });
     let writing = writing.map_err(|error| error.what().to_owned())?;
     let before = Epoch { number: seen.epoch, salt: seen.salt };
-    let epoch = before.of_operator();
+    let epoch = before.next(RandomState::new().build_hasher().finish());
     // Its owner may live, and would write again what a store has lost: so it is taken from it first, which the owner hears of.
     // The name of a session that had several owners stays taken.
     let hold = Hold { epoch, seen: Some(before), record: None };

@@ -73,8 +73,6 @@ pub struct Session {
     records_results: bool,
     /// Why the calls have ended that end with the session.
     ends_because: Outcome,
-    /// In other words than the outcome's, where there are some.
-    ends_in_words: Option<&'static str>,
     /// Requests of the server that the client has not answered, and where they are logged.
     questions: BTreeMap<RequestId, Question>,
     standalone: Option<StreamNonce>,
@@ -115,7 +113,6 @@ impl Session {
             results: SmallVec::new(),
             records_results: false,
             ends_because: Outcome::SessionEnded,
-            ends_in_words: None,
             questions: BTreeMap::new(),
             standalone: None,
             draining: None,

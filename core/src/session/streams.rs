@@ -1,6 +1,5 @@
 //! The streams of a session: opening, inputs, ends.
 
-use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
@@ -367,8 +366,7 @@ impl Session {
         let Some(stream) = self.streams.get(&nonce) else { return };
         for (id, asked) in failed {
             // The end of a session has a reason of its own.
-            let of_session = self.ends_in_words.map(Cow::Borrowed);
-            let cause = if end == SynthesizedEnd::SessionEnded { of_session } else { Some(message.clone()) };
+            let cause = (end != SynthesizedEnd::SessionEnded).then(|| message.clone());
             self.over.push(Box::new(Record { cause, ..stream.record(nonce, id, asked, outcome) }));
         }
     }
@@ -383,9 +381,7 @@ impl Session {
             }
             let counts = Counts { connections: 1, ..Counts::default() };
             let (request, begun) = (id.clone(), Some(begun));
-            let words = self.ends_in_words.filter(|_| end == Some(SynthesizedEnd::SessionEnded));
-            let cause = words.map(Cow::Borrowed);
-            self.over.push(Box::new(Record { stream: None, request, asked, begun, outcome, cause, counts }));
+            self.over.push(Box::new(Record { stream: None, request, asked, begun, outcome, cause: None, counts }));
         }
     }
 
@@ -401,8 +397,8 @@ impl Session {
     }
 
     /// The session ends because of this, and its calls with it.
-    pub fn blame(&mut self, outcome: Outcome, words: Option<&'static str>) {
-        (self.ends_because, self.ends_in_words) = (outcome, words);
+    pub fn blame(&mut self, outcome: Outcome) {
+        self.ends_because = outcome;
     }
 
     /// How a call has ended that got this end.

@@ -15,25 +15,11 @@ pub struct Epoch {
     pub salt: u64,
 }
 
-/// The salt of operators, which no owner draws.
-const OPERATOR: u64 = u64::from_be_bytes(*b"operator");
-
 impl Epoch {
     /// That of the owner that comes next, which draws this salt.
     #[must_use]
     pub fn next(self, salt: u64) -> Self {
         Self { number: self.number.saturating_add(1), salt }
-    }
-
-    /// That of an operator, who takes the session from this owner to end it.
-    #[must_use]
-    pub fn of_operator(self) -> Self {
-        self.next(OPERATOR)
-    }
-
-    /// Whether an operator has taken the session.
-    pub fn is_of_operator(self) -> bool {
-        self.salt == OPERATOR
     }
 }
 

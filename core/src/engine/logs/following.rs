@@ -50,11 +50,6 @@ impl Change<'_> {
 
     /// A look has shown the state of the log, or could not.
     pub(crate) fn looked(&mut self, ticket: &Ticket, result: Result<(Seq, LogPage), StoreError>) {
-        self.take_in_look(ticket, result);
-        self.state.is_fenced |= self.state.is_refused && !self.state.is_ended_by_operator;
-    }
-
-    fn take_in_look(&mut self, ticket: &Ticket, result: Result<(Seq, LogPage), StoreError>) {
         let Ticket { nonce, number, .. } = *ticket;
         if self.state.relays.is_looked_at(nonce) {
             return self.looked_at_relay(ticket, result.map(|(_, page)| page));

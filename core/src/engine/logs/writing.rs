@@ -128,7 +128,6 @@ impl Change<'_> {
         let Some(writing) = self.state.writing.get_mut(&nonce) else { return };
         self.state.timers.clear(Reason::Write(nonce));
         writing.is_unsure |= matches!(result, Err(StoreError::TimedOut { .. }));
-        let mut is_in_doubt = false;
         let asks_again = match (&result, &writing.write) {
             (Err(StoreError::TimedOut { .. }), _) => true,
             // Only the log itself can tell what became of an earlier try.
@@ -136,7 +135,6 @@ impl Change<'_> {
             (Err(StoreError::Failed(_)), _) => true,
             (Err(StoreError::Fenced), _) if may_be_forgotten && nonce != SESSION => {
                 self.state.wants_stock = true;
-                is_in_doubt = true;
                 true
             }
             // The store has not taken the session yet.
@@ -154,9 +152,6 @@ impl Change<'_> {
         let overdue = if writing.is_overdue { Ms::NEVER } else { self.cell.due_after(writing.since) };
         (writing.ticket, writing.pauses) = (None, writing.pauses + 1);
         self.state.timers.set(Reason::Write(nonce), overdue.min(self.now + pause_ms));
-        if is_in_doubt {
-            self.look_for_owner();
-        }
     }
 
     /// A try takes too long, or the pause after one is over.
@@ -193,9 +188,7 @@ impl Change<'_> {
     fn written(&mut self, nonce: StreamNonce, (epoch, write): (Epoch, Write), result: Result<Written, StoreError>) {
         if matches!(result, Err(StoreError::Fenced)) && !self.cell.is_elsewhere() {
             let is_certain = matches!(write, Write::Stock(..)) || !self.may_be_forgotten();
-            let is_looking = self.state.watched.values().any(|watched| watched.asking);
-            self.state.is_refused |= is_certain && is_looking;
-            self.state.is_fenced |= is_certain && !is_looking;
+            self.state.is_fenced |= is_certain;
             self.state.wants_stock |= !is_certain;
             return;
         }

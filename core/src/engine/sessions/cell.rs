@@ -100,10 +100,6 @@ pub(crate) struct State {
     pub(crate) epoch: Epoch,
     /// Another process has the session.
     pub(crate) is_fenced: bool,
-    /// The store has refused this process as the owner. A look is under way, which tells who has the session.
-    pub(crate) is_refused: bool,
-    /// An operator has taken the session, and ends it everywhere.
-    pub(crate) is_ended_by_operator: bool,
     /// If the session lives elsewhere: its owner, as it was seen last.
     pub(crate) owner: Option<Owner>,
     /// If that owner is gone, the session is not taken over once more before this time.
@@ -254,8 +250,6 @@ impl Cell {
                 arrived: None,
                 epoch,
                 is_fenced: false,
-                is_refused: false,
-                is_ended_by_operator: false,
                 owner: None,
                 inherit_again: Ms(0),
                 sign_at: None,

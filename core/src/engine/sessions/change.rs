@@ -77,10 +77,7 @@ impl Cell {
         let wakes = change.wakes();
         let Effects { lines, observed, tells_owner, builds_next, ends, hands_over, written, read, released, .. } =
             change.effects;
-        let is_ended_by_operator = state.is_ended_by_operator;
-        let is_lost = (state.is_fenced || is_ended_by_operator)
-            && !state.session.has_ended()
-            && !std::mem::replace(&mut state.is_ending, true);
+        let is_lost = state.is_fenced && !state.session.has_ended() && !std::mem::replace(&mut state.is_ending, true);
         let is_written = was_writing && state.writing.is_empty();
         let is_decided = was_pending && !state.adoption.is_pending();
         let is_unused = state.relays.take_over() && state.conns.is_empty();
@@ -90,7 +87,7 @@ impl Cell {
             beside.hear(&written, &read);
         }
         if is_lost {
-            if is_ended_by_operator { self.end_for_operator() } else { self.end_fenced() }
+            self.end_fenced();
         }
         if hands_over {
             self.end_handed_over();

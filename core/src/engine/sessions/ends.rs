@@ -118,13 +118,6 @@ impl Cell {
         self.end();
     }
 
-    /// An operator has taken the session to end it: it goes on nowhere.
-    pub(crate) fn end_for_operator(&self) {
-        tracing::info!(target: "tailrope", session = %self.name, "session ended by an operator");
-        lock(&self.shared.ended).extend(self.me.upgrade());
-        self.end_here(|_| false, |_| SynthesizedEnd::SessionEnded);
-    }
-
     /// Ends the session with the process.
     pub(crate) fn leave(&self) {
         self.end_here(|_| true, |_| SynthesizedEnd::Stopped);
@@ -168,10 +161,8 @@ impl Cell {
                 if end == SynthesizedEnd::Stopped {
                     self.shared.drained.add(|tally| tally.ended += change.state.session.unsettled());
                 }
-                let State { session, is_fenced, is_ended_by_operator, .. } = &mut *change.state;
-                let outcome = if *is_ended_by_operator {
-                    Outcome::SessionEnded
-                } else if *is_fenced {
+                let State { session, is_fenced, .. } = &mut *change.state;
+                let outcome = if *is_fenced {
                     Outcome::OwnerGone
                 } else if session.is_draining() {
                     Outcome::Drained
@@ -180,7 +171,7 @@ impl Cell {
                 } else {
                     Outcome::SessionEnded
                 };
-                session.blame(outcome, is_ended_by_operator.then_some("ended by an operator"));
+                session.blame(outcome);
                 if !goes_on {
                     self.observe_end(change, outcome);
                 }

@@ -28,24 +28,14 @@ impl Cell {
 }
 
 impl Change<'_> {
-    /// Whether a log shows that another process took this one for gone and has the session, or that an operator has it. If
-    /// so, the session ends here with this change.
+    /// Whether a log shows that another process took this one for gone and has the session. If so, the session ends
+    /// here with this change.
     pub(crate) fn is_taken_over(&mut self, page: &LogPage) -> bool {
         let is_forgotten = self.is_forgotten(page);
         let has_other = !self.cell.is_elsewhere() && page.owner.is_some_and(|owner| owner.epoch != self.state.epoch);
         self.state.wants_stock |= is_forgotten;
-        let is_lost = has_other && !is_forgotten;
-        let is_of_operator = is_lost && page.owner.is_some_and(|owner| owner.epoch.is_of_operator());
-        self.state.is_ended_by_operator |= is_of_operator;
-        self.state.is_fenced |= is_lost && !is_of_operator;
-        self.state.is_fenced || is_of_operator
-    }
-
-    /// The store has refused a write of the session. A look tells who has the session instead.
-    pub(crate) fn look_for_owner(&mut self) {
-        if let Some(nonce) = self.state.watched.keys().min().copied() {
-            self.look_because_of_a_hint(nonce);
-        }
+        self.state.is_fenced |= has_other && !is_forgotten;
+        self.state.is_fenced
     }
 
     /// Whether a log shows an owner from before this one: the store was set back, and has lost that this process has the session.
