@@ -15,7 +15,6 @@ mod engine {
     mod ahead;
     mod answers;
     mod call_records;
-    mod drain_ends;
     mod failovers;
     mod greetings;
     mod host_store;

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import sqlite3
 import time
 from collections import Counter
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -126,90 +124,6 @@ async def test_f44_a_drain_is_paced_by_its_options_and_says_what_it_came_to(farm
         draining.cancel()
     finally:
         server.stop()
-
-
-@pytest.mark.ours
-async def test_f44_a_process_whose_store_takes_nothing_ends_in_time(kind: Kind, tmp_path: Path) -> None:
-    server = start(kind, f"sqlite:{tmp_path / 'events.db'}", engine={**NEVER_LOST, "drain_within_ms": 1_000})
-    try:
-        name = gate()
-        new, old = [await server.peer(revision) for revision in (NEWEST, OLD[0])]
-        steps = {"steps": ["emit 1", f"gate {name}", "return x"]}
-        calls = [await peer.call("script", steps) for peer in (new, old)]
-        for call in calls:
-            await call.some(1)
-        with closing(sqlite3.connect(tmp_path / "events.db", isolation_level=None)) as locking:
-            locking.execute("BEGIN IMMEDIATE")
-            await server.open(name)
-            await server.until_stats(lambda stats: stats["calls_running"] == 0)
-            server.process.send_signal(signal.SIGTERM)
-            events = await calls[0].rest(ENDS_S)
-            assert results(events) == [] and events[-1].retry is not None
-            [error] = results(await calls[1].rest(ENDS_S))
-            assert error["message"] == "The response could not be stored"
-            code = await asyncio.to_thread(server.exit_code, ENDS_S)
-            assert code in (0, -signal.SIGTERM, 128 + signal.SIGTERM), server.log()
-        log = server.log()
-        assert len(re.findall("outcome=store_refused", log)) == len(calls), log
-        drained = re.findall(r"calls_done=(\d+) calls_ended=(\d+)", log)
-        assert [sum(map(int, counts)) for counts in zip(*drained, strict=True)] == [0, len(calls)], log
-    finally:
-        server.stop()
-
-
-STOPPED = "The server stopped before the call had ended"
-
-
-@pytest.mark.ours
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-async def test_f44_a_call_that_a_drain_cuts_is_recorded_as_drained(kind: Kind, store: str, tmp_path: Path) -> None:
-    place = empty_place(store, tmp_path)
-    server = start(kind, place, engine={**NEVER_LOST, "drain_within_ms": 400})
-    try:
-        peer = await server.peer()
-        call = await peer.call("script", {"steps": ["emit 1", f"gate {gate()}"]})
-        cursor = last_id(await call.some(1))
-        server.process.send_signal(signal.SIGTERM)
-        events = await call.rest()
-        assert results(events) == [] and events[-1].retry is not None
-        await asyncio.to_thread(server.exit_code, ENDS_S)
-        log = server.log()
-        assert outcomes(log) == ["drained"], log
-        drained = re.findall(r"calls_done=(\d+) calls_ended=(\d+)", log)
-        assert [sum(map(int, counts)) for counts in zip(*drained, strict=True)] == [0, 1], log
-    finally:
-        server.stop()
-    if store != "memory":
-        later = start(kind, place, engine=NEVER_LOST)
-        try:
-            [error] = results(await (await at(peer, later).resume(cursor)).until_terminal(WAIT_S))
-            assert error == {"code": -32603, "message": STOPPED}
-        finally:
-            later.stop()
-
-
-@pytest.mark.ours
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-async def test_i11_a_call_that_no_client_comes_back_for_is_recorded_as_such(
-    kind: Kind, store: str, tmp_path: Path
-) -> None:
-    server = start(kind, empty_place(store, tmp_path), engine={**NEVER_LOST, "max_detached_ms": 400})
-    try:
-        peer = await server.peer()
-        call = await peer.call("script", {"steps": ["emit 1", f"gate {gate()}"]})
-        cursor = last_id(await call.some(1))
-        call.close()
-        log = await server.logged("outcome=")
-        assert outcomes(log) == ["client_gone"], log
-        assert (await peer.resume(cursor)).status == 404
-        assert outcomes(server.log()) == ["client_gone"]
-    finally:
-        server.stop()
-
-
-def outcomes(log: str) -> list[str]:
-    """Of calls that a record was written for."""
-    return re.findall(r" outcome=(\w+)", log)
 
 
 @pytest.mark.ours

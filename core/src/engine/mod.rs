@@ -352,7 +352,7 @@ impl Engine {
         }
         let cells: Vec<Arc<Cell>> = lock(&self.0.sessions).values().cloned().collect();
         // What is not drained runs on: it is another server's in this process.
-        let running = |state: &State| if state.session.is_draining() { state.session.unsettled() } else { 0 };
+        let running = |state: &State| if state.session.is_draining() { state.session.in_flight() } else { 0 };
         let of_sessions: usize = cells.iter().map(|cell| cell.look_or(0, running)).sum();
         let of_tasks = if self.is_draining() { self.0.calls_running().len() } else { 0 };
         self.0.write_all_repeats();

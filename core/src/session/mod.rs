@@ -4,7 +4,6 @@
 //! through another session: look-ups are always by (presented session, stream nonce) (I7).
 
 mod about;
-mod draining;
 mod ends;
 mod handshake;
 mod heartbeat;

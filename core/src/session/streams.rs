@@ -12,7 +12,9 @@ use super::requests::Requests;
 use super::{About, Asked, CallPace, Counts, Outcome, Record, Session, Steps, TraceParent};
 use crate::Ms;
 use crate::protocol::{Envelope, IdEncoder, Origin, RequestId, Revision, StreamNonce};
-use crate::stream::{Chain, ConnectionId, Follow, Input, Machine, Output, Outputs, Refused, Spread, StreamRules};
+use crate::stream::{
+    Chain, ConnectionId, Drain, Follow, Input, Machine, Output, Outputs, Refused, Spread, StreamRules,
+};
 
 /// A stream with what the protocol adds to its machine.
 #[derive(Debug)]
@@ -463,13 +465,40 @@ impl Session {
     }
 
     /// Ends every request in flight.
-    pub(super) fn end_requests(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Steps) {
+    fn end_requests(&mut self, now: Ms, end: SynthesizedEnd, out: &mut Steps) {
         let is_unfinished = |stream: &Stream| stream.requests.open().next().is_some();
         let unfinished: Vec<StreamNonce> =
             self.streams.iter().filter(|(_, stream)| is_unfinished(stream)).map(|(nonce, _)| *nonce).collect();
         for nonce in unfinished {
             self.end_stream(now, nonce, end, out);
         }
+    }
+
+    /// Closes every connection that may be closed early, now and from now on, because the process is going away.
+    pub fn drain(&mut self, now: Ms, drain: Drain, out: &mut Steps) {
+        self.draining = Some(drain);
+        let nonces: Vec<StreamNonce> = self.streams.keys().copied().collect();
+        for nonce in nonces {
+            let _ = self.handle(now, nonce, Input::Drain(drain), out);
+        }
+    }
+
+    /// The calls of a session whose connections must not be closed early get an error: the process waits no longer.
+    pub fn end_drain(&mut self, now: Ms, out: &mut Steps) {
+        if !self.rules().early_close {
+            self.end_requests(now, SynthesizedEnd::Draining, out);
+        }
+    }
+
+    /// Whether a drain has begun.
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_some()
+    }
+
+    /// Whether a call may begin: in a drain only one whose client can be told to come back for the answer. Any other is sent
+    /// again elsewhere, and would run twice (F-44). No session begins: its client would wait for one that is going away.
+    pub fn may_begin(&self, is_initialize: bool, is_json: bool) -> bool {
+        self.draining.is_none() || (self.rules().early_close && !is_json && !is_initialize)
     }
 
     /// Lets every stream whose time has come act.

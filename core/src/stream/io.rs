@@ -98,8 +98,6 @@ pub enum Input {
     },
     /// The process is going away: close what is open, and what opens from now on.
     Drain(Drain),
-    /// A drain waits no longer: what is still open is closed, whatever was sent before.
-    DrainOver,
     /// A reader in another process has the stream now.
     Taken,
     /// The process that writes the log has kept this with it.

@@ -326,7 +326,6 @@ impl Machine {
             Input::LoadFailed { conn } => self.load_failed(now, conn, out),
             Input::Ready { conn } => self.ready(now, conn, out),
             Input::Drain(drain) => self.drain(drain, out),
-            Input::DrainOver => self.drain_over(now, out),
             Input::Taken => self.taken(out),
             Input::Paced(paced) => self.paced(paced, out),
             Input::Lost { conn } => self.lost(now, conn, out),

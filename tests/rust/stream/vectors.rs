@@ -209,7 +209,6 @@ enum InputSpec {
         retry_ms: u32,
         spread_ms: Option<u32>,
     },
-    DrainOver,
     Taken,
     Paced(PacedSpec),
     Lost(ConnectionId),
@@ -307,7 +306,6 @@ impl Trace {
                 let drain = Drain::after(*retry_ms);
                 Input::Drain(Drain { spread_ms: spread_ms.unwrap_or(drain.spread_ms), ..drain })
             }
-            InputSpec::DrainOver => Input::DrainOver,
             InputSpec::Taken => Input::Taken,
             InputSpec::Paced(paced) => Input::Paced(paced.paced()),
             InputSpec::Lost(conn) => Input::Lost { conn: *conn },

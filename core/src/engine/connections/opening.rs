@@ -203,7 +203,6 @@ impl Change<'_> {
         let id = arrival.unwrap_or_else(|| self.cell.shared.number());
         self.state.conns.insert(id, Box::new(conn));
         self.state.session.connected(self.now);
-        self.close_in_a_drain();
         Counters::add(&self.cell.shared.counters.connections_opened, 1);
         self.cell.shared.connections.fetch_add(1, Ordering::Relaxed);
         id

@@ -11,14 +11,14 @@ use crate::engine::shared::lock;
 use crate::engine::stats::Counters;
 use crate::exchange::AnswerHead;
 use crate::maps::OwnMap;
-use crate::protocol::{Origin, RequestId, StreamNonce};
-use crate::session::{Outcome, SynthesizedEnd, end_payload, stream_end};
+use crate::protocol::{RequestId, StreamNonce};
+use crate::session::{Outcome, SynthesizedEnd, end_payload};
 use crate::stream::{CloseReason, ConnectionId, Drain, Frame, Input};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
-/// How long before the end of a drain connections get their last bytes, so that these still go out.
-const LAST_BYTES_MS: u64 = 250;
+/// How long before the end of a drain the calls that cannot be handed over get an error, so that it still goes out.
+const LAST_ERRORS_MS: u64 = 250;
 /// What a request gets that waits for an answer in JSON.
 const END: Option<SynthesizedEnd> = Some(SynthesizedEnd::SessionEnded);
 /// How many bytes a connection is still given when its session ends.
@@ -26,13 +26,11 @@ const LAST_BYTES: usize = 1 << 20;
 
 impl Cell {
     pub(crate) fn drain(&self, drain: Drain) {
-        let since = lock(&self.shared.draining).map(|(_, since)| since);
         self.change(|change| {
             if !change.state.session.is_draining() {
-                self.shared.drained.begin(change.now, change.state.session.unsettled());
-                let within_ms = self.shared.options.drain_within_ms;
-                let over = since.unwrap_or(change.now) + (within_ms - LAST_BYTES_MS.min(within_ms / 2));
-                change.state.timers.set(Reason::Drain, over);
+                self.shared.drained.begin(change.now, change.state.session.in_flight());
+                let within_ms = self.shared.options.drain_within_ms.saturating_sub(LAST_ERRORS_MS);
+                change.state.timers.set(Reason::Drain, change.now + within_ms);
             }
             change.state.session.drain(change.now, drain, &mut change.steps);
             change.drain_seeks();
@@ -159,7 +157,7 @@ impl Cell {
                 unborn.extend(streams.filter(|(_, stream)| stream.machine.stored().is_none()).map(|(nonce, _)| *nonce));
                 end = end_of(change.state);
                 if end == SynthesizedEnd::Stopped {
-                    self.shared.drained.add(|tally| tally.ended += change.state.session.unsettled());
+                    self.shared.drained.add(|tally| tally.ended += change.state.session.in_flight());
                 }
                 let State { session, is_fenced, .. } = &mut *change.state;
                 let outcome = if *is_fenced {
@@ -255,22 +253,6 @@ impl Change<'_> {
         }
     }
 
-    /// Gives a connection what is ready for it, up to a bound.
-    fn send_ready(&mut self, id: ConnectionId) {
-        let mut written = 0;
-        while let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end().is_none() && written < LAST_BYTES)
-        {
-            conn.page_bytes = PAGE_BYTES;
-            let (nonce, chunks) = (conn.nonce, conn.outbox.len());
-            self.input(nonce, Input::Ready { conn: id });
-            self.perform();
-            let Some(conn) = self.state.conns.get(&id) else { return };
-            // Nothing is written, or even what was ready went, because another reader has the stream.
-            let Some(more) = conn.outbox.get(chunks..).filter(|more| !more.is_empty()) else { return };
-            written += more.iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
-        }
-    }
-
     /// Gives a connection its last bytes. `unborn` are the streams that had no log when the session ended: none of
     /// their ids has left.
     fn send_last(&mut self, id: ConnectionId, unborn: &HashSet<StreamNonce>, end: SynthesizedEnd) {
@@ -280,8 +262,17 @@ impl Change<'_> {
         let has_log = self.state.conns.get(&id).is_some_and(|conn| !unborn.contains(&conn.nonce));
         // The client has to get the end that the heir has written, and no other.
         let has_heir = comes_back && has_log && self.state.is_fenced;
-        if !has_heir {
-            self.send_ready(id);
+        let mut written = if has_heir { LAST_BYTES } else { 0 };
+        while let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end().is_none() && written < LAST_BYTES)
+        {
+            conn.page_bytes = PAGE_BYTES;
+            let (nonce, chunks) = (conn.nonce, conn.outbox.len());
+            self.input(nonce, Input::Ready { conn: id });
+            self.perform();
+            let Some(conn) = self.state.conns.get(&id) else { return };
+            // Nothing is written, or even what was ready went, because another reader has the stream.
+            let Some(more) = conn.outbox.get(chunks..).filter(|more| !more.is_empty()) else { break };
+            written += more.iter().map(|chunk| chunk.as_ref().len()).sum::<usize>();
         }
         let Some(conn) = self.state.conns.get(&id).filter(|conn| conn.end().is_none()) else {
             return self.effects.touched.push(id);
@@ -309,63 +300,13 @@ impl Change<'_> {
         self.close(id, CloseReason::Ended);
     }
 
-    /// A connection that opens in a drain does not stay open either, also where the drain is over.
-    pub(crate) fn close_in_a_drain(&mut self) {
-        if self.state.session.is_draining() {
-            self.state.timers.set_if_none(Reason::Drain, self.now + LAST_BYTES_MS);
-        }
-    }
-
-    /// Calls whose clients cannot be told to come back have run on so far, and connections have waited for what was sent
-    /// before they were closed. Nothing is waited for any more, whether the store answers or not.
+    /// Calls whose clients cannot be told to come back have run on so far.
     pub(crate) fn end_drain(&mut self) {
         let running = self.state.session.in_flight();
         self.state.session.end_drain(self.now, &mut self.steps);
         self.end_json(SynthesizedEnd::Draining);
         let ended = running - self.state.session.in_flight();
         self.cell.shared.drained.add(|tally| tally.ended += ended);
-        self.perform();
-        self.give_json_answers();
-        self.drain_seeks();
-        for id in self.open_connections() {
-            self.send_last_of_drain(id);
-        }
-        for nonce in self.state.session.streams().map(|(nonce, _)| *nonce).collect::<Vec<_>>() {
-            self.input(nonce, Input::DrainOver);
-        }
-        self.perform();
-        for id in self.open_connections() {
-            self.refuse(id, &self.cell.dialect.wording.closing());
-            self.close(id, CloseReason::Drain);
-        }
-    }
-
-    /// Connections that have no end yet, in the order in which they came.
-    fn open_connections(&self) -> Vec<ConnectionId> {
-        let open = self.state.conns.iter().filter(|(_, conn)| conn.end().is_none());
-        let mut open: Vec<ConnectionId> = open.map(|(id, _)| *id).collect();
-        open.sort_unstable();
-        open
-    }
-
-    /// Gives a connection what is ready for it, and an end where its client cannot be told to come back.
-    fn send_last_of_drain(&mut self, id: ConnectionId) {
-        self.send_ready(id);
-        let Some(conn) = self.state.conns.get_mut(&id).filter(|conn| conn.end().is_none()) else { return };
-        let (nonce, is_reading) = (conn.nonce, conn.reading().is_some());
-        let Some(stream) = self.state.session.stream(nonce).filter(|_| is_reading) else { return };
-        let may_come_back = self.state.session.rules().early_close && stream.machine.stored().is_some();
-        if may_come_back || stream.origin == Origin::Standalone {
-            return;
-        }
-        if conn.head.is_none() {
-            self.input(nonce, Input::Lost { conn: id });
-            return;
-        }
-        let open = || stream_end(&stream.origin, &[], SynthesizedEnd::Draining);
-        if let Some(end) = stream.last_end(SynthesizedEnd::Unstored).or_else(open) {
-            self.send_frame(nonce, id, Frame::Tail(end));
-        }
     }
 
     /// Every call that waits for an answer in JSON gets this end.
@@ -398,13 +339,9 @@ impl Change<'_> {
     pub(crate) fn send_json_answers(&mut self) {
         let is_kept = !self.state.writing.contains_key(&SESSION) || self.state.is_overdue(SESSION);
         if is_kept || self.state.session.has_ended() {
-            self.give_json_answers();
-        }
-    }
-
-    fn give_json_answers(&mut self) {
-        for (id, head, body) in std::mem::take(&mut self.state.json_answers) {
-            self.finish(id, head, body);
+            for (id, head, body) in std::mem::take(&mut self.state.json_answers) {
+                self.finish(id, head, body);
+            }
         }
     }
 }

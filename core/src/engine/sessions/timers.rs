@@ -28,7 +28,7 @@ pub(crate) enum Reason {
     Inbox,
     /// The host should have taken the session that it adopts, or should be serving it.
     Adoption,
-    /// A drain waits no longer: for calls that cannot be handed over, and for connections.
+    /// A drain waits no longer for calls that cannot be handed over.
     Drain,
 }
 
@@ -63,13 +63,6 @@ impl Timers {
     /// Sets another time, if one is set.
     pub(crate) fn change(&mut self, reason: Reason, at: Ms) {
         if self.at.contains_key(&reason) {
-            self.set(reason, at);
-        }
-    }
-
-    /// Sets a time, if there is none for this reason.
-    pub(crate) fn set_if_none(&mut self, reason: Reason, at: Ms) {
-        if !self.at.contains_key(&reason) {
             self.set(reason, at);
         }
     }

@@ -275,24 +275,6 @@ impl Machine {
         }
     }
 
-    /// A client that was told an id comes back, also for what is not stored yet.
-    pub(super) fn drain_over(&mut self, now: Ms, out: &mut dyn Outputs) {
-        for conn in self.arriving.iter().map(|arrival| arrival.conn).collect::<Vec<_>>() {
-            self.load_failed(now, conn, out);
-        }
-        if self.is_created {
-            self.write_opening(now, out);
-        }
-        for link in [self.parked.take(), self.link.take()].into_iter().flatten() {
-            if self.may_drain() {
-                self.part(&link, CloseReason::Drain, out);
-            } else {
-                out.push(Output::Close { conn: link.conn, why: CloseReason::Drain });
-            }
-        }
-        self.forget_if_done(out);
-    }
-
     pub(super) fn lost(&mut self, now: Ms, conn: ConnectionId, out: &mut dyn Outputs) {
         self.arriving.retain(|arrival| arrival.conn != conn);
         if self.parked.as_ref().is_some_and(|link| link.conn == conn) {
