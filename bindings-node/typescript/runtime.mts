@@ -268,7 +268,7 @@ export class Runtime {
     this.isWokenElsewhere = this.answersElsewhere;
     this.outlivesProcess = this.#engine.outlivesProcess();
     runtimes.add(me);
-    if (this.outlivesProcess && !state.leaves) {
+    if (!state.leaves) {
       state.leaves = true;
       // Not called for every end of a process; then others find out that nobody writes any more.
       process.on('exit', leave);
@@ -428,9 +428,7 @@ export function pinRouters(): void {
 /** The process ends: what it was given to store is written, and what runs gets its end. */
 function leave(): void {
   for (const runtime of living()) {
-    if (runtime.outlivesProcess) {
-      attempt('leaving', () => runtime.engine.leave());
-    }
+    attempt('leaving', () => runtime.engine.leave());
   }
 }
 

@@ -126,6 +126,61 @@ async def test_f44_a_drain_is_paced_by_its_options_and_says_what_it_came_to(farm
         server.stop()
 
 
+STOPPED = "The server stopped before the call had ended"
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_f44_a_call_that_a_drain_cuts_is_recorded_as_drained(kind: Kind, store: str, tmp_path: Path) -> None:
+    place = empty_place(store, tmp_path)
+    server = start(kind, place, engine={**NEVER_LOST, "drain_within_ms": 400})
+    try:
+        peer = await server.peer()
+        call = await peer.call("script", {"steps": ["emit 1", f"gate {gate()}"]})
+        cursor = last_id(await call.some(1))
+        server.process.send_signal(signal.SIGTERM)
+        events = await call.rest()
+        assert results(events) == [] and events[-1].retry is not None
+        await asyncio.to_thread(server.exit_code, ENDS_S)
+        log = server.log()
+        assert outcomes(log) == ["drained"], log
+        drained = re.findall(r"calls_done=(\d+) calls_ended=(\d+)", log)
+        assert [sum(map(int, counts)) for counts in zip(*drained, strict=True)] == [0, 1], log
+    finally:
+        server.stop()
+    if store != "memory":
+        later = start(kind, place, engine=NEVER_LOST)
+        try:
+            [error] = results(await (await at(peer, later).resume(cursor)).until_terminal(WAIT_S))
+            assert error == {"code": -32603, "message": STOPPED}
+        finally:
+            later.stop()
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_i11_a_call_that_no_client_comes_back_for_is_recorded_as_such(
+    kind: Kind, store: str, tmp_path: Path
+) -> None:
+    server = start(kind, empty_place(store, tmp_path), engine={**NEVER_LOST, "max_detached_ms": 400})
+    try:
+        peer = await server.peer()
+        call = await peer.call("script", {"steps": ["emit 1", f"gate {gate()}"]})
+        cursor = last_id(await call.some(1))
+        call.close()
+        log = await server.logged("outcome=")
+        assert outcomes(log) == ["client_gone"], log
+        assert (await peer.resume(cursor)).status == 404
+        assert outcomes(server.log()) == ["client_gone"]
+    finally:
+        server.stop()
+
+
+def outcomes(log: str) -> list[str]:
+    """Of calls that a record was written for."""
+    return re.findall(r" outcome=(\w+)", log)
+
+
 @pytest.mark.ours
 async def test_o17_calls_of_a_process_that_drains_end_and_idle_sessions_go_on_at_once(kind: Kind, place: str) -> None:
     here = start(kind, place, engine={**NEVER_LOST, "drain_within_ms": 120_000})

@@ -222,7 +222,7 @@ impl Engine {
     #[napi(catch_unwind)]
     pub fn leave(&self, env: &Env) {
         self.engine.close();
-        if let Some(store) = &self.engine.options().store {
+        if let Some(store) = self.engine.options().store.as_ref().filter(|_| self.engine.outlives_process()) {
             flush(&**store);
         }
         self.waiters.flush(env);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -63,6 +64,7 @@ class SessionServer:
         self._retry_ms = retry_ms
         self._idle_timeout = idle_timeout
         self._here: Loop | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._session: Session | None = None
         self._has_place = False
         self._requests = 0
@@ -89,6 +91,7 @@ class SessionServer:
         """Opens the session, or goes on with one that is adopted: the streams for the SDK's dispatcher. What ends the
         session or closes a connection goes by the methods of the transport, as on the SDK's own."""
         self._transport = transport
+        self._task = asyncio.current_task()
         runtime = self.runtime
         await runtime.ready()
         here = self._here = runtime.here()
@@ -114,13 +117,14 @@ class SessionServer:
                 self._outcomes = self._posts = Posts(self, session, here)
                 if self._adoption is None:
                     session.accept_posted()
-            async with Outbox(session, self._outcomes) as outbox:
+            async with Outbox(session, self._outcomes, self._end_if_cancelled) as outbox:
                 if self._adoption is not None:
                     outbox.on_response = self._adoption.answered
                 yield self._inbox, outbox
         finally:
             self.handed = None
             self._inbox.close()
+            self._task = None
             self._end(session)
             if self._outcomes is not None:
                 self._outcomes.close()
@@ -159,6 +163,12 @@ class SessionServer:
         except RuntimeError:
             # The SDK's task would end every session of the manager.
             logger.exception("session %s could not be ended", session.name)
+
+    def _end_if_cancelled(self) -> None:
+        """Ends the session where its task is cancelled. The SDK answers for handlers that are cancelled with it, in its
+        own words, and would be taken at its word."""
+        if self._session is not None and self._task is not None and self._task.cancelling() > 0:
+            self._end(self._session)
 
     def close_connection(self, request_id: int | str, retry_ms: int | None, hold_ms: int | None) -> bool:
         return self._session is not None and self._session.close_connection(request_id, retry_ms, hold_ms)
@@ -204,10 +214,14 @@ class SessionServer:
                 self._here.loop.call_soon_threadsafe(self._end_idle)
 
     def _end_idle(self) -> None:
-        if self._session is not None and self._session.has_ended:
+        if self._session is None:
+            return
+        if self._session.has_ended:
             self.terminate()
         # A request that is still read, or is with the SDK, is not known to the engine.
         elif self.idle_scope is not None and self._requests == 0:
+            # First, for its client: a task that is cancelled only leaves it.
+            self._end(self._session)
             self.idle_scope.cancel()
 
     async def _admit(

@@ -119,9 +119,10 @@ class Inbox:
 class Outbox:
     """What the server sends: stored by the engine before `send` returns."""
 
-    def __init__(self, session: Session, outcomes: Outcomes | None) -> None:
+    def __init__(self, session: Session, outcomes: Outcomes | None, before_response: Callable[[], None]) -> None:
         self._session = session
         self._outcomes = outcomes
+        self._before_response = before_response
         self._closed = False
         self._turned_at = 0.0
         self.on_response: Callable[[Any], None] | None = None
@@ -143,6 +144,7 @@ class Outbox:
         kind, message, payload = _sdk.outgoing(item.message)
         try:
             if kind is _sdk.RESPONSE:
+                self._before_response()
                 number = session.respond(message.id, payload)
                 if self.on_response is not None:
                     self.on_response(message)
