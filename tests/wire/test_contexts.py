@@ -187,7 +187,7 @@ async def test_stats_and_log_tell_what_happened_and_never_what_was_said(farm: Fa
     lines = (await server.logged("session ended")).splitlines()
     assert peer.session is not None
     name = hashlib.sha256(f"{peer.path}\n{peer.session}".encode()).hexdigest()[:32]
-    told = ("session opened", "resume session=", "resume refused", "resume not possible", "gap")
+    told = ("session opened", "resume session=", "request refused", "resume not possible", "gap")
     for words in (*told, "why=superseded", "why=complete", "session ended"):
         found = [line for line in lines if words in line]
         assert any(f"session={name}" in line for line in found), (words, lines)
