@@ -159,18 +159,22 @@ export class Telemetry {
   /** Begins the span of a call. Gives what runs its handler in that span. */
   begin(session: Session, message: Message): Enter | undefined {
     const said = isRequest(message) ? session.callSpan(message.id) : null;
-    const span = said && this.#begin(said, message);
-    if (!span || !isRequest(message)) {
+    if (!said || !isRequest(message)) {
+      return undefined;
+    }
+    const parent = this.#parent(message);
+    const span = this.#begin(said, parent);
+    if (span === undefined) {
       return undefined;
     }
     session.traceCall(message.id, written(span.spanContext()));
-    return this.#enter(span, this.#parent(message));
+    return this.#enter(span, parent);
   }
 
   /** The same of a run of a call that may become a task: it is in the call's span, which the first one begins. */
   beginRun(call: TaskCall, message: unknown): Enter | undefined {
     const said = call.span();
-    const span = said && (this.#open.get(keyOf(said)) ?? this.#begin(said, message));
+    const span = said && (this.#open.get(keyOf(said)) ?? this.#begin(said, this.#parent(message)));
     return span ? this.#enter(span, this.#active) : undefined;
   }
 
@@ -183,9 +187,9 @@ export class Telemetry {
   }
 
   /** Begins the span of a call; nothing where it has no place in a trace. */
-  #begin(said: CallSpan, message: unknown): Span | undefined {
+  #begin(said: CallSpan, parent: Context): Span | undefined {
     const { name, attributes } = said;
-    const span = this.#tracer?.startSpan(name, { kind: SERVER, attributes }, this.#parent(message));
+    const span = this.#tracer?.startSpan(name, { kind: SERVER, attributes }, parent);
     if (span === undefined || !isValid(span.spanContext())) {
       return undefined;
     }

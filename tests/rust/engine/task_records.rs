@@ -149,7 +149,7 @@ fn a_task_that_waits_for_its_client_has_its_record_where_it_goes_on() {
     assert_eq!(found[0].1["outcome"], "cancelled");
 }
 
-/// What the end of a drain says, after `done` with the process that has the task and one beside it.
+/// The line at the end of a drain. `done` gets the process that has the task, and another one.
 fn drained(text: &'static str, done: impl FnOnce(&Bench, &Caller)) -> (Level, [String; 3]) {
     let mut found = lines(text, || {
         let fleet = Fleet::new(2);
